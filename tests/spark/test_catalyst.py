@@ -12,7 +12,6 @@ from millpond.spark.catalyst.private_names import (
     Catalyst,
     analysed,
     attributes_of,
-    attributes_one_by_one,
     computed_in,
     items,
     kind_of,
@@ -71,13 +70,14 @@ def test_names_in_the_jvm_are_looked_up_once(spark: SparkSession) -> None:
 def test_columns_of_a_plan_in_few_calls(spark: SparkSession) -> None:
     frame = spark.createDataFrame([], TYPES).withWatermark("ts", "90 seconds")
     plan = analysed(frame)
-    one_by_one = attributes_one_by_one(plan)
-    assert attributes_of(plan) == one_by_one
-    assert [one.type for one in one_by_one][5:7] == ["struct<x:bigint,`y z`:array<string>>", "map<string,date>"]
-    plan = analysed(frame.drop("d\u0001"))
     with jvm_calls() as sent:
-        assert attributes_of(plan) == [one for one in one_by_one if one.name != "d\u0001"]
-    assert len(sent) < 6
+        found = attributes_of(plan)
+    assert [(one.name, one.hidden) for one in found] == [(name, False) for name in frame.columns]
+    assert [one.id for one in found] == [one.exprId().id() for one in items(plan.output())]
+    assert [one.type for one in found][5:7] == ["struct<x:bigint,`y z`:array<string>>", "map<string,date>"]
+    assert len(sent) < 8
+    stream = analysed(spark.readStream.format("rate").load().withWatermark("timestamp", "90 seconds"))
+    assert [one.metadata for one in attributes_of(stream)] == [{"spark.watermarkDelayMs": 90_000}, {}]
 
 
 def test_what_a_projection_computes(spark: SparkSession) -> None:

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from kit.costs.jvm_calls import jvm_calls
 from kit.inputs.examples import examples
 from millpond.spark.catalyst.inlined_size import parts_of
-from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, id_of, items, kind_of, type_of
+from millpond.spark.catalyst.private_names import (
+    Catalyst,
+    JavaObject,
+    children,
+    delay_ms,
+    expressions,
+    id_of,
+    items,
+    kind_of,
+    name_parts,
+    span_of,
+    type_of,
+)
 from millpond.spark.driver_classes import catalyst_trees
 from millpond.spark.driver_classes.catalyst_trees import TreeLoader, loader_of
 
@@ -21,6 +35,7 @@ TEXTS = [
     "SELECT a.id, (SELECT max(id) FROM range(4)) AS m FROM range(3) AS a LEFT JOIN range(2) AS b ON a.id = b.id",
     "WITH t AS (SELECT explode(sequence(0, id)) AS e FROM range(3)) SELECT e, rank() OVER (ORDER BY e) FROM t",
     "SELECT CAST('x' AS STRING) AS c, NULL AS n, map('a', id) AS m FROM range(1)",
+    "SELECT `🜁\x02`, upper('é\x01🜁') AS `u 1` FROM (SELECT id AS `🜁\x02` FROM range(1)) AS `r\x02\x02`",
 ]
 
 
@@ -32,14 +47,25 @@ def catalyst(spark: SparkSession) -> Catalyst:
 def _described(node: JavaObject) -> list[object]:
     """What is known of an expression's tree, with the type where it has one."""
     kind = kind_of(node)
-    identity = id_of(node) if kind in ("Alias", "AttributeReference") else None
+    named = kind in ("Alias", "AttributeReference")
     sql_type = type_of(node) if node.resolved() and "Frame" not in kind and kind != "WindowSpecDefinition" else None
-    return [kind, identity, sql_type, [_described(child) for child in children(node)]]
+    found = [kind, id_of(node) if named else None, sql_type, span_of(node), str(node.name()) if named else None]
+    if kind == "UnresolvedFunction":
+        found.append(".".join(name_parts(node)))
+    if kind == "AttributeReference":
+        found.append(delay_ms(node))
+    if kind in ("Add", "EqualTo", "GreaterThan"):
+        found.append([kind_of(node.left()), kind_of(node.right())])
+    if kind in ("Alias", "Cast"):
+        found.append(kind_of(node.child()))
+    return [*found, [_described(child) for child in children(node)]]
 
 
 def _below(plan: JavaObject) -> list[object]:
-    shown = [_described(one) for one in items(plan.expressions())]
-    return [kind_of(plan), shown, [_below(child) for child in children(plan)]]
+    kind = kind_of(plan)
+    names = name_parts(plan) if kind == "UnresolvedRelation" else []
+    shown = [_described(one) for one in expressions(plan)]
+    return [kind, span_of(plan), names, bool(plan.isStreaming()), shown, [_below(child) for child in children(plan)]]
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -92,6 +118,20 @@ def test_nodes_are_released_with_the_next_call(catalyst: Catalyst) -> None:
     for _ in range(50):
         items(sequence)
     assert loader._gateway.getBindings().size() < held + 50
+
+
+def test_objects_are_released_in_few_calls(catalyst: Catalyst) -> None:
+    loader = loader_of(catalyst.parse("SELECT 1"))
+    assert loader is not None
+    objects = [catalyst.seq(["a", str(number)]) for number in range(400)]
+    held = loader._gateway.getBindings().size()
+    with jvm_calls(releases=True) as sent:
+        objects.clear()
+        deadline = time.monotonic() + 60
+        while loader._gateway.getBindings().size() > held - 300:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+    assert len(sent) < 100
 
 
 @settings(max_examples=examples(25))

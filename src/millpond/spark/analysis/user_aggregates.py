@@ -29,6 +29,7 @@ from millpond.spark.catalyst.private_names import (
     children,
     items,
     kind_of,
+    name_parts,
     optional,
     span_of,
     text_of,
@@ -117,7 +118,7 @@ class UserFunctions:
         """
         cuts = []
         for node in calls:
-            if str(items(node.nameParts())[-1]).lower() not in self._known:
+            if name_parts(node)[-1].lower() not in self._known:
                 continue
             if node.isDistinct():
                 raise UnsupportedQuery(

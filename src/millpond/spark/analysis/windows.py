@@ -30,6 +30,7 @@ from millpond.spark.catalyst.private_names import (
     children,
     items,
     kind_of,
+    name_parts,
     span_of,
     type_of,
 )
@@ -82,7 +83,7 @@ def tumbling_twin(catalyst: Catalyst, text: str, calls: Iterable[JavaObject]) ->
     cuts: set[tuple[int, int, str]] = set()
     spans: set[TextSpan] = set()
     for call in calls:
-        name = str(items(call.nameParts())[-1]).lower()
+        name = name_parts(call)[-1].lower()
         span = span_of(call)
         if name == "window_time":
             continue  # for the row's own window it is a column; as the time of another window it is refused later

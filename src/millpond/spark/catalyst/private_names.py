@@ -15,18 +15,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, reduce
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from py4j.java_gateway import JavaClass, JavaMember, get_field
 from py4j.java_gateway import JavaObject as GatewayObject
+from py4j.java_gateway import get_field
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.classic.column import Column as ClassicColumn
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 from pyspark.sql.types import StructType
 from pyspark.sql.udf import UserDefinedFunction
 
-from millpond.spark.catalyst.data_types import calendar_us, sql_type, type_text
+from millpond.spark.catalyst.data_types import calendar_us, type_text
 from millpond.spark.catalyst.deadline import check
 from millpond.spark.catalyst.text_span import TextSpan
 from millpond.spark.driver_classes.catalyst_trees import load_with, loader_of
+from millpond.spark.driver_classes.jvm_names import class_named
 
 JavaObject: TypeAlias = Any
 """A plan, an expression or another object of the JVM."""
@@ -46,9 +47,7 @@ _HIDDEN = "__metadata_col"
 WINDOW_MARK = "spark.timeWindow"
 _SESSION = "spark.sessionWindow"
 _MARK = "\x01"
-_ATTRIBUTE = re.compile(r"#(\d+)L?(?:-T\d+ms)?$")
 _ORIGIN = re.compile(r"Origin\([^,]*,[^,]*,Some\((\d+)\),Some\((\d+)\),")
-_LEAVES = ("AttributeReference", "Literal", "UnresolvedAttribute", "UnresolvedStar")
 
 
 class Attribute(NamedTuple):
@@ -63,25 +62,21 @@ class Attribute(NamedTuple):
 
 def once(node: JavaObject, name: str, ask: Callable[[JavaObject], T]) -> T:
     """The cached result of `ask` for an object that never changes, because each call is a round trip to the JVM."""
-    if name not in node.__dict__:
-        node.__dict__[name] = ask(node)
-    found: T = node.__dict__[name]
-    return found
-
-
-def _static(node: JavaObject, class_name: str, method: str) -> Callable[..., JavaObject]:
-    """A static method in the JVM of `node`; resolving its dotted name would take one call for each part of the name."""
-    members = node._gateway_client.__dict__.setdefault("_millpond", {})
-    if method not in members:
-        members[method] = JavaMember(method, None, f"z:{class_name}", node._gateway_client)
-    found: Callable[..., JavaObject] = members[method]
+    found: T = node.__dict__[name] if name in node.__dict__ else node.__dict__.setdefault(name, ask(node))
     return found
 
 
 def kind_of(node: JavaObject) -> str:
     """The simple class name of a node: `Aggregate`, `EqualTo`, …"""
     check()
-    return once(node, "_kind", lambda one: str(_static(one, _UTILS, "getFormattedClassName")(one)))
+    return once(node, "_kind", _kind)
+
+
+def _kind(node: JavaObject) -> str:
+    loader = loader_of(node)
+    if loader is not None and loader.load(node):
+        return str(node.__dict__["_kind"])
+    return str(class_named(node._gateway_client, _UTILS).getFormattedClassName(node))
 
 
 def items(sequence: JavaObject) -> list[JavaObject]:
@@ -106,9 +101,12 @@ def optional(option: JavaObject) -> JavaObject | None:
 
 def children(node: JavaObject) -> list[JavaObject]:
     """The children of a plan or an expression."""
-    if node.__dict__.get("_kind") in _LEAVES:
-        return []
     return once(node, "_children", lambda one: items(one.children()))
+
+
+def expressions(plan: JavaObject) -> list[JavaObject]:
+    """The expressions of a plan node."""
+    return once(plan, "_expressions", lambda one: items(one.expressions()))
 
 
 def nodes_of(tree: JavaObject) -> Iterator[JavaObject]:
@@ -126,36 +124,23 @@ def outputs(plan: JavaObject) -> list[JavaObject]:
 
 
 def attributes_of(plan: JavaObject) -> list[Attribute]:
-    """The columns of `outputs`, read with few calls for all of them."""
+    """The columns of `outputs`."""
     return once(plan, "_attributes", _attributes)
 
 
 def _attributes(plan: JavaObject) -> list[Attribute]:
-    found = [_ATTRIBUTE.search(shown) for shown in str(plan.output().mkString(_MARK)).split(_MARK)]
-    # PySpark's schema is used, because Spark's own print of a schema is not meant to be parsed.
-    fields = StructType.fromJson(json.loads(str(plan.schema().json()))).fields
-    if len(found) != len(fields) or None in found:  # a column's name contains `_MARK`
-        return attributes_one_by_one(plan)
-    return [
-        Attribute(int(match[1]), field.name, sql_type(field.dataType), _HIDDEN in field.metadata, field.metadata)
-        for match, field in zip(found, fields, strict=True) if match
-    ]  # fmt: skip
-
-
-def attributes_one_by_one(plan: JavaObject) -> list[Attribute]:
-    """The same with several calls for each column; this works for every column name."""
     read = ((one, _metadata(one)) for one in outputs(plan))
     return [Attribute(id_of(one), str(one.name()), type_of(one), _HIDDEN in data, data) for one, data in read]
 
 
 def computed_in(project: JavaObject) -> list[JavaObject]:
     """The elements of a `Project` that are computed, not passed through unchanged from its child."""
-    listed = project.projectList()
-    shown = str(listed.mkString(_MARK)).split(_MARK)
-    if len(shown) != listed.size():
-        return items(listed)
-    through = set(str(project.child().output().mkString(_MARK)).split(_MARK))
-    return [listed.apply(place) for place, text in enumerate(shown) if text not in through]
+    below = {_column(one) for one in outputs(project.child())}
+    return [one for one in expressions(project) if kind_of(one) != "AttributeReference" or _column(one) not in below]
+
+
+def _column(one: JavaObject) -> tuple[int, str, int | None]:
+    return id_of(one), str(one.name()), delay_ms(one)
 
 
 def type_of(expression: JavaObject) -> str:
@@ -169,10 +154,23 @@ def span_of(node: JavaObject) -> TextSpan | None:
 
 
 def _span_of(node: JavaObject) -> TextSpan | None:
+    if "_place" in node.__dict__:  # the node was loaded
+        place = node.__dict__["_place"]
+        return None if place is None else TextSpan(*place)
     origin = node.origin()
     found = _ORIGIN.match(str(origin.toString()))
     text = None if found is None else optional(origin.sqlText())
     return None if found is None or text is None else TextSpan(text, int(found[1]), int(found[2]) + 1)
+
+
+def name_parts(node: JavaObject) -> list[str]:
+    """The parts of the name of a function or relation that is not resolved."""
+    return once(node, "_parts", _name_parts)
+
+
+def _name_parts(node: JavaObject) -> list[str]:
+    relation = kind_of(node) == "UnresolvedRelation"
+    return list(map(str, items(node.multipartIdentifier() if relation else node.nameParts())))
 
 
 def conjuncts(expression: JavaObject) -> list[JavaObject]:
@@ -198,13 +196,7 @@ def text_of(expression: JavaObject) -> str:
 
 def id_of(attribute: JavaObject) -> int:
     """The expression id of an attribute or alias; unique within a JVM."""
-    return once(attribute, "_id", _id)
-
-
-def _id(attribute: JavaObject) -> int:
-    is_reference = attribute.__dict__.get("_kind") == "AttributeReference"
-    found = _ATTRIBUTE.search(str(attribute.toString())) if is_reference else None
-    return int(attribute.exprId().id() if found is None else found[1])
+    return once(attribute, "_id", lambda one: int(one.exprId().id()))
 
 
 def delay_ms(attribute: JavaObject) -> int | None:
@@ -253,7 +245,6 @@ class Catalyst:
         self.spark = spark
         self._client: JavaObject = self.spark._jsparkSession._gateway_client
         self._session: JavaObject = spark._jsparkSession
-        self._modules: dict[str, JavaObject] = {}
         load_with(spark)
 
     def analysis_session(self) -> SparkSession:
@@ -281,12 +272,16 @@ class Catalyst:
         before = optional(sessions.getActiveSession())
         sessions.setActiveSession(self._parsing)
         try:
-            return self._parsing.sessionState().sqlParser().parsePlan(text)
+            return self._parser.parsePlan(text)
         finally:
             if before is None:
                 sessions.clearActiveSession()
             else:
                 sessions.setActiveSession(before)
+
+    @cached_property
+    def _parser(self) -> JavaObject:
+        return self._parsing.sessionState().sqlParser()
 
     @cached_property
     def _parsing(self) -> JavaObject:
@@ -420,11 +415,14 @@ class Catalyst:
 
     def is_expression(self, value: JavaObject) -> bool:
         """Whether an object of the JVM is a Catalyst expression."""
-        return isinstance(value, GatewayObject) and bool(_static(value, _TYPES, "isInstanceOf")(_EXPRESSION, value))
+        return self._is_a(_EXPRESSION, value)
 
     def is_iterable(self, value: JavaObject) -> bool:
         """Whether an object of the JVM is a Scala collection or option."""
-        return isinstance(value, GatewayObject) and bool(_static(value, _TYPES, "isInstanceOf")(_ITERABLE, value))
+        return self._is_a(_ITERABLE, value)
+
+    def _is_a(self, kind: str, one: JavaObject) -> bool:
+        return isinstance(one, GatewayObject) and bool(self.java_class(_TYPES).isInstanceOf(kind, one))
 
     def not_null(self, expression: JavaObject) -> JavaObject:
         """`expression IS NOT NULL`."""
@@ -452,10 +450,11 @@ class Catalyst:
 
     def module(self, name: str) -> JavaObject:
         """A Scala object of Catalyst, such as a rule."""
-        if name not in self._modules:
+        known = self._client.__dict__.setdefault("_millpond_modules", {})
+        if name not in known:
             found = self.java_class("java.lang.Class").forName(f"{_PACKAGE}{name}$")
-            self._modules[name] = found.getField("MODULE$").get(None)
-        return self._modules[name]
+            known[name] = found.getField("MODULE$").get(None)
+        return known[name]
 
     def seq(self, values: Iterable[JavaObject]) -> JavaObject:
         """A Scala sequence."""
@@ -496,5 +495,5 @@ class Catalyst:
         return self.java_class(f"{_PACKAGE}expressions.{name}")
 
     def java_class(self, name: str) -> JavaObject:
-        """A class by its full name; `jvm.org.apache…` would look for a class in 300 jars for each part of the name."""
-        return JavaClass(name, self._client)
+        """A class by its full name."""
+        return class_named(self._client, name)

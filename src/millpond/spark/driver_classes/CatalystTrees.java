@@ -4,67 +4,161 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedFunction;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
 import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.plans.QueryPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Aggregate;
 import org.apache.spark.sql.catalyst.plans.logical.Expand;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.trees.BinaryLike;
+import org.apache.spark.sql.catalyst.trees.Origin;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.catalyst.trees.UnaryLike;
 import org.apache.spark.util.Utils;
 import py4j.Gateway;
+import scala.Option;
 import scala.collection.Iterator;
 import scala.collection.Seq;
+import scala.collection.immutable.Nil$;
 
 /** Reads trees of Catalyst in one call, in place of a call for each node and value. */
 public class CatalystTrees {
     private static final String FIELD = "\u0001";
     private static final String NODE = "\u0002";
-    private static final int MOST_NODES = 4096;
+    private static final int MOST_NODES = 16384;
+
+    private final Gateway gateway;
+    private final StringBuilder found = new StringBuilder();
+    private final Map places = new HashMap();
+    private final StringBuilder strings = new StringBuilder();
+
+    private CatalystTrees(Gateway gateway) {
+        this.gateway = gateway;
+    }
 
     /**
-     * Registers the elements of a sequence with all nodes below them, and returns for each node, parents first: its id
-     * in the gateway, class, number of children, expression id and SQL type; "" for an id or type that it lacks.
+     * Registers all nodes below a node, or the elements of a sequence with all nodes below them, and describes each of
+     * them on a line, parents first. The expressions of a plan follow its children.
      *
-     * @return null if an element is not a node of a tree, or if there are more than 4,096 nodes: a tree may contain a
+     * A line holds the id in the gateway, class, number of children and expressions, expression id, SQL type, start and
+     * end in the text of the query, name, parts of a qualified name, metadata, and what else `flags` lists; "" for what
+     * a node lacks. Texts are places in the list of strings after the lines, each with its length.
+     *
+     * @return null if an element is not a node of a tree, or if there are more than 16,384 nodes: a tree may contain a
      *     node many times, and so have more nodes than memory can hold
-     * @param released ids of nodes that are not used any more, each followed by a space
+     * @param root a node, which is not registered again, or a sequence
+     * @param released ids of objects that are not used any more, each followed by a space
      */
-    public static String nodes(Gateway gateway, Seq elements, String released) {
+    public static String nodes(Gateway gateway, Object root, String released) {
+        release(gateway, released);
+        CatalystTrees trees = new CatalystTrees(gateway);
+        if (root instanceof TreeNode) {
+            if (count((TreeNode) root, 0) > MOST_NODES) {
+                return null;
+            }
+            trees.add((TreeNode) root, "");
+        } else if (root instanceof Seq && count((Seq) root, 0) <= MOST_NODES) {
+            trees.add((Seq) root);
+        } else {
+            return null;
+        }
+        return trees.found.append(NODE).append(trees.strings).toString();
+    }
+
+    /** Forgets objects that are not used any more; `released` has their ids, each followed by a space. */
+    public static void release(Gateway gateway, String released) {
         if (!released.isEmpty()) {
             String[] ids = released.split(" ");
             for (int i = 0; i < ids.length; i++) {
                 gateway.deleteObject(ids[i]);
             }
         }
-        if (count(elements, 0) > MOST_NODES) {
-            return null;
-        }
-        StringBuilder found = new StringBuilder();
-        add(gateway, elements, found);
-        return found.toString();
     }
 
-    /** The number of nodes, counted from `found` on; a number above the limit if there are more, or other elements. */
-    private static int count(Seq elements, int found) {
-        int nodes = found;
+    /** The number of nodes, counted from `nodes` on; a number above the limit if there are more, or other elements. */
+    private static int count(Seq elements, int nodes) {
         for (Iterator each = elements.iterator(); each.hasNext() && nodes <= MOST_NODES;) {
             Object element = each.next();
-            nodes = element instanceof TreeNode ? count(((TreeNode) element).children(), nodes + 1) : MOST_NODES + 1;
+            nodes = element instanceof TreeNode ? count((TreeNode) element, nodes) : MOST_NODES + 1;
         }
         return nodes;
     }
 
-    private static void add(Gateway gateway, Seq elements, StringBuilder found) {
+    private static int count(TreeNode node, int nodes) {
+        return count(expressions(node), count(node.children(), nodes + 1));
+    }
+
+    /** The expressions of a plan; empty for an expression. */
+    private static Seq expressions(TreeNode node) {
+        return node instanceof QueryPlan ? ((QueryPlan) node).expressions() : (Seq) Nil$.MODULE$;
+    }
+
+    private void add(Seq elements) {
         for (Iterator each = elements.iterator(); each.hasNext();) {
-            TreeNode node = (TreeNode) each.next();
-            Seq children = node.children();
-            found.append(gateway.putNewObject(node)).append(FIELD);
-            found.append(Utils.getFormattedClassName(node)).append(FIELD);
-            found.append(children.size()).append(FIELD);
-            found.append(identity(node)).append(FIELD).append(type(node)).append(NODE);
-            add(gateway, children, found);
+            Object node = each.next();
+            add((TreeNode) node, gateway.putNewObject(node));
         }
+    }
+
+    private void add(TreeNode node, String target) {
+        Seq children = node.children();
+        Seq expressions = expressions(node);
+        found.append(target).append(FIELD).append(Utils.getFormattedClassName(node)).append(FIELD);
+        found.append(children.size()).append(FIELD).append(expressions.size()).append(FIELD);
+        found.append(identity(node)).append(FIELD).append(type(node)).append(FIELD);
+        addSpan(node.origin());
+        addNames(node);
+        found.append(FIELD).append(flags(node)).append(NODE);
+        add(children);
+        add(expressions);
+    }
+
+    private void addSpan(Origin origin) {
+        Option text = origin.sqlText();
+        if (text.isDefined() && origin.startIndex().isDefined() && origin.stopIndex().isDefined()) {
+            found.append(origin.startIndex().get()).append(FIELD).append(origin.stopIndex().get()).append(FIELD);
+            found.append(place((String) text.get()));
+        } else {
+            found.append(FIELD).append(FIELD);
+        }
+        found.append(FIELD);
+    }
+
+    private void addNames(TreeNode node) {
+        if (node instanceof Alias || node instanceof AttributeReference) {
+            found.append(place(((NamedExpression) node).name()));
+        }
+        found.append(FIELD);
+        Seq parts = node instanceof UnresolvedFunction ? ((UnresolvedFunction) node).nameParts()
+            : node instanceof UnresolvedRelation ? ((UnresolvedRelation) node).multipartIdentifier()
+            : (Seq) Nil$.MODULE$;
+        for (Iterator each = parts.iterator(); each.hasNext();) {
+            found.append(place((String) each.next())).append(" ");
+        }
+        found.append(FIELD);
+        if (node instanceof AttributeReference) {
+            found.append(place(((AttributeReference) node).metadata().json()));
+        }
+    }
+
+    private String place(String text) {
+        Object known = places.get(text);
+        if (known == null) {
+            known = String.valueOf(places.size());
+            places.put(text, known);
+            strings.append(text.codePointCount(0, text.length())).append(" ").append(text);
+        }
+        return (String) known;
+    }
+
+    /** "c" if the node has a method `child`, "b" if it has `left` and `right`, "s" or "t" for a plan of a stream or not. */
+    private static String flags(TreeNode node) {
+        String flags = node instanceof UnaryLike ? "c" : node instanceof BinaryLike ? "b" : "";
+        return node instanceof LogicalPlan ? flags + (((LogicalPlan) node).isStreaming() ? "s" : "t") : flags;
     }
 
     private static String identity(Object node) {

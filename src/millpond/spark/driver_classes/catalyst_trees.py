@@ -1,18 +1,23 @@
 """Loads trees of Catalyst with one call for all of their nodes, instead of several calls for each node.
 
-The class, children, expression id and type of every node are then known. The JVM keeps a loaded node until it is
-released. Nodes that are no longer used are released by the next call that loads others.
+The class, children, name, type and place in the text of every node are then known, and the expressions of a plan. The
+JVM keeps an object until it is released. Objects that are no longer used are released many at a time: py4j itself makes
+a call for each.
 """
 
 from __future__ import annotations
 
+import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeAlias
 
+from py4j.clientserver import JavaClient
 from py4j.java_gateway import JavaClass
 from py4j.java_gateway import JavaObject as GatewayObject
+from py4j.protocol import ENTRY_POINT_OBJECT_ID, GATEWAY_SERVER_OBJECT_ID, Py4JError
 from pyspark.sql import SparkSession
 
 from millpond.spark.driver_classes.loading import is_loaded
@@ -23,6 +28,7 @@ JavaObject: TypeAlias = Any
 """A plan, an expression or another object of the JVM."""
 
 _FIELD, _NODE = "\x01", "\x02"
+_ALL = "all"
 _KEY = "_millpond_trees"
 
 
@@ -33,34 +39,24 @@ class TreeLoader:
         java = JavaClass(CLASS, client)
         self._inlined: Callable[[JavaObject], str] = java.inlined
         self._nodes: Callable[[JavaObject, JavaObject, str], str | None] = java.nodes
+        self._release: Callable[[JavaObject, str], None] = java.release
         self._gateway = GatewayObject("GATEWAY_SERVER", client).getGateway()
         self._client, self._released = client, deque[str]()
+        self._wakes = isinstance(client, JavaClient)
+        self._woken = False
+        if self._wakes:
+            self._one_by_one = client.garbage_collect_object
+            client.garbage_collect_object = self._collect
 
     def items(self, sequence: JavaObject) -> list[JavaObject] | None:
         """The elements of a sequence, with all nodes below them; None if they are not nodes of trees, or too many."""
         text = self._nodes(self._gateway, sequence, self._unused())
-        if text is None:
-            return None
-        lines = text.split(_NODE)[:-1]
-        owner = _Owner("".join(line.partition(_FIELD)[0] + " " for line in lines), self._released)
-        roots: list[JavaObject] = []
-        open_lists = [(roots, -1)]
-        for line in lines:
-            target, kind, below, identity, sql_type = line.split(_FIELD)
-            node = _Node(target, self._client, owner)
-            known = node.__dict__
-            known["_kind"], known["_children"] = kind, []
-            if identity:
-                known["_id"] = int(identity)
-            if sql_type:
-                known["_type"] = sql_type
-            siblings, left = open_lists.pop()
-            siblings.append(node)
-            if left != 1:
-                open_lists.append((siblings, left - 1))
-            if below != "0":
-                open_lists.append((known["_children"], int(below)))
-        return roots
+        return None if text is None else self._read(text, None)
+
+    def load(self, root: JavaObject) -> bool:
+        """Make the values of a node known, with all nodes below it; false if they are too many."""
+        text = self._nodes(self._gateway, root, self._unused())
+        return text is not None and bool(self._read(text, root))
 
     def inlined(self, plan: JavaObject) -> tuple[int, int, str]:
         """The number of parts in a plan's largest node and in its largest column, and that column's name.
@@ -70,12 +66,88 @@ class TreeLoader:
         total, largest, name = self._inlined(plan).split(_FIELD, 2)
         return int(float(total)), int(float(largest)), name
 
+    def _read(self, text: str, root: JavaObject | None) -> list[JavaObject]:
+        nodes, _, listed = text.partition(_NODE + _NODE)
+        lines = nodes.split(_NODE) if listed or nodes != _NODE else []
+        ids = "".join(line.partition(_FIELD)[0] + " " for line in lines).lstrip()
+        owner = _Owner(ids, self.released)
+        strings = list(_strings(listed))
+        roots: list[JavaObject] = []
+        open_lists = [(roots, -1)]
+        for line in lines:
+            target, kind, below, expressions, *rest = line.split(_FIELD)
+            node = _Node(target, self._client, owner) if target else root
+            known = node.__dict__
+            known["_kind"], known["_children"] = kind, []
+            _describe(known, rest, strings)
+            if "c" in rest[-1]:
+                known["child"] = partial(known["_children"].__getitem__, 0)
+            elif "b" in rest[-1]:
+                known["left"], known["right"] = (partial(known["_children"].__getitem__, i) for i in (0, 1))
+            siblings, left = open_lists.pop()
+            siblings.append(node)
+            if left != 1:
+                open_lists.append((siblings, left - 1))
+            if "t" in rest[-1] or "s" in rest[-1]:
+                known["_expressions"] = []
+                if expressions != "0":
+                    open_lists.append((known["_expressions"], int(expressions)))
+            if below != "0":
+                open_lists.append((known["_children"], int(below)))
+        return roots
+
+    def released(self, ids: str) -> None:
+        """Note the ids of objects that are not used any more, each followed by a space; makes no call to the JVM."""
+        self._released.append(ids)
+        if self._wakes and not self._woken:
+            self._woken = True
+            self._one_by_one(_ALL, True)  # wakes py4j's thread, which calls `_collect`
+
+    def _collect(self, target_id: str, enqueue: bool = True) -> None:
+        """What py4j calls for an object that is not used any more, and then with `enqueue` false in its own thread."""
+        if enqueue:
+            if target_id not in (ENTRY_POINT_OBJECT_ID, GATEWAY_SERVER_OBJECT_ID):  # which stay
+                self.released(target_id + " ")
+            return
+        self._woken = False
+        ids = self._unused()
+        with suppress(Py4JError):  # the JVM has ended
+            if ids:
+                self._release(self._gateway, ids)
+
     def _unused(self) -> str:
         found = ""
         with suppress(IndexError):  # another thread may take the last ones
             while self._released:
                 found += self._released.popleft()
         return found
+
+
+def _strings(listed: str) -> Iterator[str]:
+    start = 0
+    while start < len(listed):
+        size, _, _ = listed[start : start + 12].partition(" ")
+        start += len(size) + 1
+        yield listed[start : start + int(size)]
+        start += int(size)
+
+
+def _describe(known: dict[str, JavaObject], values: list[str], strings: list[str]) -> None:
+    """Set what is known of a node, as results of its methods or under the names that `private_names` uses."""
+    identity, sql_type, start, stop, text, name, parts, metadata, flags = values
+    if identity:
+        known["_id"] = int(identity)
+    if sql_type:
+        known["_type"] = sql_type
+    known["_place"] = (strings[int(text)], int(start), int(stop) + 1) if text else None
+    if name:
+        known["name"] = partial(str, strings[int(name)])
+    if parts:
+        known["_parts"] = [strings[int(part)] for part in parts.split()]
+    if metadata:
+        known["_metadata"] = json.loads(strings[int(metadata)])
+    if "s" in flags or "t" in flags:
+        known["isStreaming"] = partial(bool, "s" in flags)
 
 
 def load_with(spark: SparkSession) -> None:
@@ -94,11 +166,11 @@ def loader_of(node: JavaObject) -> TreeLoader | None:
 class _Owner:
     """Releases the nodes of one call when none of them is used any more."""
 
-    def __init__(self, ids: str, released: deque[str]) -> None:
+    def __init__(self, ids: str, released: Callable[[str], None]) -> None:
         self._ids, self._released = ids, released
 
     def __del__(self) -> None:
-        self._released.append(self._ids)  # the garbage collector may run within a call, so none is made here
+        self._released(self._ids)  # the garbage collector may run within a call, so none is made here
 
 
 class _Node(GatewayObject):  # type: ignore[misc]

@@ -8,11 +8,11 @@ matches a constant text is computed there, too.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from millpond.spark.catalyst.allow_list import SUBQUERIES, words
 from millpond.spark.catalyst.patterns import LIKES, check_steps
-from millpond.spark.catalyst.private_names import JavaObject, children, items, kind_of, span_of, type_of
+from millpond.spark.catalyst.private_names import JavaObject, children, kind_of, name_parts, span_of, type_of
 
 _NODES = words(
     """Literal Cast UnaryMinus UnaryPositive Not Add Subtract Multiply Concat CreateNamedStruct Alias
@@ -78,7 +78,7 @@ def _is_date(literal: JavaObject) -> bool:
 
 
 def _name(function: JavaObject) -> str:
-    return ".".join(str(part).lower() for part in items(function.nameParts()))
+    return ".".join(name_parts(function)).lower()
 
 
 def _is_fixed(node: JavaObject) -> bool:
@@ -104,7 +104,7 @@ def folded_argument(function: JavaObject, name: str) -> JavaObject | None:
     return None
 
 
-def judge_pattern(node: JavaObject, kind: str, where: str) -> None:
+def judge_pattern(node: JavaObject, kind: str, where: Callable[[JavaObject], str]) -> None:
     """Refuse a pattern of a constant text that may take very many steps.
 
     Raises:
@@ -115,4 +115,4 @@ def judge_pattern(node: JavaObject, kind: str, where: str) -> None:
     if kind == "UnresolvedFunction" or kind == "RLike" or kind in LIKES:
         text, *patterns = children(node) or [node]
         if _is_fixed(text):
-            check_steps(node, kind, text, patterns if kind in LIKES else patterns[:1], where)
+            check_steps(node, kind, text, patterns if kind in LIKES else patterns[:1], where(node))

@@ -35,8 +35,10 @@ from millpond.spark.catalyst.private_names import (
     Catalyst,
     JavaObject,
     children,
+    expressions,
     items,
     kind_of,
+    name_parts,
     optional,
     span_of,
     type_of,
@@ -211,7 +213,7 @@ def _expanded(node: JavaObject, sizes: Mapping[str, int], *, nested: bool) -> in
     """
     kind = kind_of(node)
     if kind == "UnresolvedRelation":
-        return sizes.get(str(items(node.multipartIdentifier())[-1]).lower(), 1)
+        return sizes.get(name_parts(node)[-1].lower(), 1)
     if kind == "UnresolvedWith":
         for entry in items(node.cteRelations()):
             sizes = {**sizes, str(entry._1()).lower(): _expanded(entry._2(), sizes, nested=nested)}
@@ -248,7 +250,7 @@ def _judge_plan(visit: _Visit, judged: Judged) -> list[_Visit]:
             raise _refused(node, *CLAUSES[kind])
         _judge_generator(node, name, items(node.functionArgs()), judged)
     if kind == "UnresolvedInlineTable":
-        _judge_constants(items(node.expressions()), "VALUES", moments=False)  # computed again at a restart
+        _judge_constants(expressions(node), "VALUES", moments=False)  # computed again at a restart
         return []
     if kind in ("GlobalLimit", "LocalLimit"):
         _judge_constants([node.limitExpr()], "LIMIT")
@@ -265,7 +267,7 @@ def _judge_plan(visit: _Visit, judged: Judged) -> list[_Visit]:
             name = str(entry._1()).lower()
             relations, bound = relations | {name}, bound | {name}
     found.extend(_Visit(child, depth, True, relations, bound) for child in children(node))
-    found.extend(_Visit(part, depth, False, relations, bound) for part in items(node.expressions()))
+    found.extend(_Visit(part, depth, False, relations, bound) for part in expressions(node))
     return found
 
 
@@ -307,7 +309,7 @@ def _judge_sets(node: JavaObject) -> None:
 
 
 def _judge_relation(node: JavaObject, relations: frozenset[str]) -> str:
-    parts = [str(part) for part in items(node.multipartIdentifier())]
+    parts = name_parts(node)
     if len(parts) != 1:
         raise _refused(node, f"the relation {'.'.join(parts)}", "Read a declared stream by its plain name.")
     if parts[0].lower() not in relations:
@@ -332,7 +334,7 @@ def _judge_expression(visit: _Visit, judged: Judged) -> list[_Visit]:
         if span is not None and span.piece[:1].isalpha() and not _FIXED.match(span.piece):
             # The parser computes 'now', 'today' and a time without a date from the clock.
             raise _refused(node, "a moment that depends on the clock", "Write it as 'yyyy-mm-dd hh:mm:ss'.")
-    judge_pattern(node, kind, _where(node))
+    judge_pattern(node, kind, _where)
     if kind == "SpecifiedWindowFrame":
         _judge_constants([part for part in children(node) if kind_of(part) not in _BOUNDS], "the bounds of a frame")
     if kind == "UnresolvedGenerator":
@@ -345,7 +347,7 @@ def _judge_expression(visit: _Visit, judged: Judged) -> list[_Visit]:
         if replaced is not None:
             raise _refused(node, "REPLACE after *", "List the columns.")
     if kind == "UnresolvedFunction":
-        parts = [str(part) for part in items(node.nameParts())]
+        parts = name_parts(node)
         if len(parts) != 1 or parts[0].lower() not in judged.functions:
             near = difflib.get_close_matches(parts[-1].lower(), sorted(judged.functions), 3, 0.7)
             did = f"Did you mean: {' or '.join(near)}? {FUNCTION_LIST}" if near else FUNCTION_LIST

@@ -12,7 +12,7 @@ from millpond.errors import QueryRefused, QueryTypeError
 from millpond.model.query import Named
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import Field
-from millpond.spark.catalyst.private_names import JavaObject, items, kind_of
+from millpond.spark.catalyst.private_names import JavaObject, kind_of, name_parts
 from millpond.spark.catalyst.text_span import COMMENT
 
 INSERT = "InsertIntoStatement"
@@ -58,10 +58,10 @@ def parsable(text: str) -> str:
 
 def target_of(plan: JavaObject) -> str:
     """The table that a parsed INSERT INTO names, in lower case."""
-    parts = items(plan.table().multipartIdentifier()) if kind_of(plan.table()) == "UnresolvedRelation" else []
+    parts = name_parts(plan.table()) if kind_of(plan.table()) == "UnresolvedRelation" else []
     if len(parts) != 1:
         raise QueryRefused("INSERT INTO names something else than a sink of this file.", _FORM)
-    return str(parts[0]).lower()
+    return parts[0].lower()
 
 
 def insert_of(plan: JavaObject, text: str) -> Insert:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 
 from millpond.errors import QueryRefused, QueryTypeError
-from millpond.spark.catalyst.private_names import JavaObject, items, kind_of, optional, pairs
+from millpond.spark.catalyst.private_names import JavaObject, items, kind_of, name_parts, optional, pairs
 
 
 def name_of(node: JavaObject) -> str:
@@ -14,7 +14,7 @@ def name_of(node: JavaObject) -> str:
     Raises:
         QueryRefused: it has several parts.
     """
-    parts = [str(part) for part in items(node.nameParts())]
+    parts = name_parts(node)
     if len(parts) != 1:
         raise QueryRefused(f"The name {'.'.join(parts)} has several parts.", "Use one plain name.")
     return parts[0]

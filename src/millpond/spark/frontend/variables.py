@@ -8,7 +8,7 @@ from typing import NamedTuple
 from millpond.errors import ChangeRefused, QueryRefused, QueryTypeError
 from millpond.model.expressions import Literal, plain_of
 from millpond.plan.options.live_parameters import Plain, constant_of
-from millpond.spark.catalyst.private_names import JavaObject, items, kind_of
+from millpond.spark.catalyst.private_names import JavaObject, items, kind_of, name_parts
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _NUMBERS = {"tinyint": int, "smallint": int, "int": int, "bigint": int, "float": float, "double": float}
@@ -32,7 +32,7 @@ def variable_of(plan: JavaObject) -> Variable:
         QueryRefused: it is not a plain name with a plain value.
         QueryTypeError: parameters cannot have this type, or the value does not fit it.
     """
-    names = [".".join(str(part) for part in items(one.nameParts())) for one in items(plan.names())]
+    names = [".".join(name_parts(one)) for one in items(plan.names())]
     if len(names) != 1 or _NAME.fullmatch(names[0]) is None:
         raise QueryRefused(f"{', '.join(names)} cannot be declared as one variable.", _FORM)
     name, found = names[0], plan.defaultExpr().child()
@@ -73,7 +73,7 @@ def _type(name: str, kind: str) -> str:
 
 def _value(name: str, node: JavaObject, kind: str | None) -> Plain | list[Plain]:
     """The value of a literal, or of an array of literals."""
-    if kind_of(node) == "UnresolvedFunction" and [str(part) for part in items(node.nameParts())] == ["array"]:
+    if kind_of(node) == "UnresolvedFunction" and name_parts(node) == ["array"]:
         members: list[Plain] = []
         for one in items(node.arguments()):
             member = _value(name, one, kind)

@@ -27,13 +27,13 @@ from millpond.errors import MillpondError, NoMemoryError, SetupError, SparkError
 from millpond.runtime.task.numa import SWITCH
 from millpond.spark.catalyst.private_names import Catalyst
 from millpond.spark.catalyst.quiet_errors import unlog
+from millpond.spark.driver_classes.jvm_names import remember_names
 from millpond.spark.masters import is_local_master
 from millpond.spark.session.class_archive import archive_path
 from millpond.spark.session.executors import LOG_PROPERTY, watch_executors
 from millpond.spark.session.failures import explained, jvm_gone
 from millpond.spark.session.hosts import is_local
 from millpond.spark.session.java import VECTOR_MODULE, Gateway, find_java, handed_over, start_gateway
-from millpond.spark.session.jvm_names import remember_names
 from millpond.spark.session.plain_checkpoints import checkpoint_manager
 from millpond.state.ports.private_folder import own_folder
 

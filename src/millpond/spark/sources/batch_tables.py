@@ -12,6 +12,7 @@ from millpond.spark.catalyst.private_names import (
     Catalyst,
     JavaObject,
     children,
+    expressions,
     id_of,
     items,
     kind_of,
@@ -58,7 +59,7 @@ def relation_tree(catalyst: Catalyst, plan: JavaObject) -> list[object]:
         parts: list[object] = [kind, *(tree(child) for child in children(node))]
         if kind == "Aggregate":
             parts.append(node.groupingExpressions().size())
-        for expression in items(node.expressions()):
+        for expression in expressions(node):
             check_stable(catalyst, expression)
             named = expression if kind_of(expression) != "Alias" else expression.child()
             parts.append(tree_of(catalyst, named, label))

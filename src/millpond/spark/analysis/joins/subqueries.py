@@ -18,6 +18,7 @@ from millpond.spark.catalyst.private_names import (
     children,
     computed_in,
     conjuncts,
+    expressions,
     id_of,
     items,
     kind_of,
@@ -99,7 +100,7 @@ class _Rewriter:
         node = self._catalyst.rebuilt(node, [self.independent(child) for child in children(node)])
         if kind_of(node) not in ("Filter", "Project", "Aggregate"):
             return node
-        nested = [one for part in items(node.expressions()) for one in _nested_in(part)]
+        nested = [one for part in expressions(node) for one in _nested_in(part)]
         for one in nested:
             if one.plan().isStreaming() and (kind_of(one) == "ScalarSubquery" or not children(one)):
                 raise UnsupportedQuery(
@@ -138,7 +139,7 @@ class _Rewriter:
             aggregate = aggregate.child()
         if kind_of(aggregate) != "Aggregate" or not aggregate.isStreaming():
             return node
-        parts = items(node.expressions() if aggregate is not node else node.aggregateExpressions())
+        parts = expressions(node) if aggregate is not node else items(node.aggregateExpressions())
         found = {
             int(one.exprId().id()): one for part in parts for one in _nested_in(part, "AggregateExpression")
             if kind_of(one) == "ScalarSubquery" and not children(one) and not one.plan().isStreaming()

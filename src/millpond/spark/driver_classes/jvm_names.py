@@ -16,6 +16,17 @@ _STABLE = ("java", "org", "py4j", "scala")
 """Where packages are remembered. py4j takes each unknown name for a package, even a class whose jar comes later."""
 
 
+_KEY = "_millpond_classes"
+
+
+def class_named(client: Any, name: str) -> Any:
+    """A class of the JVM by its full name; `jvm.org.apache…` would look for a class in 300 jars for each part of it."""
+    known = client.__dict__.setdefault(_KEY, {})
+    if name not in known:
+        known[name] = _Class(name, client)
+    return known[name]
+
+
 def remember_names(spark: SparkSession) -> None:
     """From now on, look up each name in the JVM of a session only once; a JVM whose names are remembered stays so."""
     view = spark._jvm
