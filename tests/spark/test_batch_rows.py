@@ -53,13 +53,23 @@ def test_an_epoch_of_files_makes_few_calls_and_no_rdd_of_sparks_rows(spark: Spar
 def test_a_batch_has_its_rows_whether_our_sink_can_be_loaded_or_not(
     spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch, sink: str
 ) -> None:
+    ours = sink == batch_rows.SINK
     monkeypatch.setattr(batch_rows, "SINK", sink)
     reader = reading_session(spark).readStream.schema("c STRING, v LONG").format("parquet").name("tx")
     found: list[tuple[int, int]] = []
 
+    def threes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            values = [b"%d" % value for value in batch.column(1).to_pylist() if value == 3]
+            yield pa.RecordBatch.from_arrays([pa.array(values, pa.binary())] * 2, names=DELTAS.names)
+
     def call(rows: BatchRows, number: int) -> None:
+        with jvm_calls() as sent:
+            mapped = rows.arrow_rows.map(threes, DELTAS).collect()
+        assert not ours or not any("EpochSink" in command for command in sent), "no frame was made"
         assert rows.session is not spark and rows.frame is rows.frame
         found.append((number, rows.frame.where("v = 3").count()))
+        assert mapped == [(b"3", b"3")] * found[-1][1]
 
     writer = calling(reader.option("maxFilesPerTrigger", 2).load(str(folder / "in")), call)
     query = writer.option("checkpointLocation", str(folder / "c")).trigger(availableNow=True).start()

@@ -56,6 +56,7 @@ from millpond.spark.driver.tasks import deltas_of, packets_of
 from millpond.spark.reading.event_source import paced
 from millpond.spark.reading.intake import Behind, Intake
 from millpond.spark.reading.partial_frame import without_sources
+from millpond.spark.session.arrow_rows import ArrowRows
 from millpond.spark.session.batch_rows import BatchRows
 from millpond.spark.session.failures import explained
 from millpond.spark.session.session import jvm_failure
@@ -368,7 +369,7 @@ class Driver:
                     return made
             hosts = self._hosts.choose(task.owners, task.instances, self._shards())
             if files is not None:
-                others = None if files.others is None else read.frame(files.others)
+                others = None if files.others is None else ArrowRows.of(read.frame(files.others))
                 packets = packets_of(spark, others, files.task, read.task, open_files)
                 found = deltas_of(packets, task, open_files, hosts, self._evaluate)
                 if not isinstance(found, Obstacle):
@@ -378,7 +379,7 @@ class Driver:
                     return found
                 self._advisers.files.refused(files, found)
                 files = None  # another attempt does not meet the obstacle again
-            packets = packets_of(spark, None if rows is None else read.frame(rows.frame), None, read.task, open_files)
+            packets = packets_of(spark, None if rows is None else read.rows(rows), None, read.task, open_files)
             return deltas_of(packets, task, open_files, hosts, self._evaluate)
 
         def attempt() -> list[tuple[Receipt, bytes]]:

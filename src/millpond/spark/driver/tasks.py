@@ -304,16 +304,16 @@ def _context() -> TaskContext:
 
 
 def packets_of(
-    spark: SparkSession, frame: DataFrame | None, files: FileTask | None, task: GatherTask, open_files: OpenFiles
+    spark: SparkSession, rows: ArrowRows | None, files: FileTask | None, task: GatherTask, open_files: OpenFiles
 ) -> ArrowRows:  # fmt: skip
     """The packets of the events that are read, and of what is read from the pond's own files by at most one task per
     instance.
 
-    `frame`: the events that Spark reads. `files`: what the tasks read into Arrow; the frame does not contain it.
+    `rows`: the events that Spark reads. `files`: what the tasks read into Arrow; the rows do not contain it.
     """
     found: list[ArrowRows] = []
-    if frame is not None:
-        found.append(ArrowRows.of(frame).map(_Gather(task) if files is None else _GatherOthers(task, files), PACKETS))
+    if rows is not None:
+        found.append(rows.map(_Gather(task) if files is None else _GatherOthers(task, files), PACKETS))
     if files is not None:
         numbers = ArrowRows.numbers(spark, len(files.parts), len(files.parts))
         found.append(numbers.map(_GatherFiles(task.without_texts, files), PACKETS))

@@ -17,20 +17,32 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from millpond.spark.driver_classes.loading import is_loaded
+from millpond.spark.session import arrow_rows
+from millpond.spark.session.arrow_rows import ArrowRows
 
 SINK = "millpond.EpochSink"
 
 
 class BatchRows:
-    """The rows of a batch; `session` is the clone of the user's session that reads them."""
+    """The rows of a batch; `session` is the clone of the user's session that reads them.
 
-    def __init__(self, session: SparkSession, make: Callable[[], DataFrame]) -> None:
-        self.session, self._make = session, make
+    `batch`: the batch as Spark passes it to our sink, which no other plan may contain.
+    """
+
+    def __init__(self, session: SparkSession, make: Callable[[], DataFrame], batch: DataFrame | None = None) -> None:
+        self.session, self._make, self._batch = session, make, batch
 
     @cached_property
     def frame(self) -> DataFrame:
         """The rows as a frame; its RDD is computed at the first use."""
         return self._make()
+
+    @property
+    def arrow_rows(self) -> ArrowRows:
+        """The rows for functions on Arrow batches, without a frame, which Spark would analyse and plan once more."""
+        if self._batch is None or not is_loaded(self.session, arrow_rows.CLASS):
+            return ArrowRows.of(self.frame)
+        return ArrowRows.of(self._batch)
 
 
 Call: TypeAlias = Callable[[BatchRows, int], None]
@@ -62,7 +74,10 @@ class _Function:
         session = self._session
         if session is None:
             session = self._session = SparkSession(self._spark.sparkContext, batch.sparkSession())
-        self._call(BatchRows(session, lambda: ClassicFrame(jvm.millpond.EpochSink.rows(batch), session)), number)
+        rows = BatchRows(
+            session, lambda: ClassicFrame(jvm.millpond.EpochSink.rows(batch), session), ClassicFrame(batch, session)
+        )
+        self._call(rows, number)
 
     class Java:
         """The interface's name, for py4j."""

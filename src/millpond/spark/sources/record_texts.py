@@ -19,6 +19,8 @@ from millpond.runtime.scheduling.attempts import ArrowEpochs
 from millpond.runtime.task.column_layout import DEAD, LETTER_COLUMN, ReadLayout, TextStream, column_name
 from millpond.runtime.task.obstacle import Obstacle
 from millpond.runtime.task.task_values import GatherTask
+from millpond.spark.session.arrow_rows import ArrowRows
+from millpond.spark.session.batch_rows import BatchRows
 from millpond.spark.sources.parsed_values import VALUE, is_strict
 from millpond.spark.sources.value_formats import parsed
 
@@ -106,6 +108,10 @@ class ReadByGather:
     def frame(self, frame: DataFrame) -> DataFrame:
         """A frame of the epoch with fewer streams of texts."""
         return parsed_by_spark(frame, self._layout, self._streams, self._by_spark) if self._by_spark else frame
+
+    def rows(self, batch: BatchRows) -> ArrowRows:
+        """The rows of the epoch's batch, likewise."""
+        return ArrowRows.of(self.frame(batch.frame)) if self._by_spark else batch.arrow_rows
 
 
 class TextReading:
