@@ -581,7 +581,7 @@ def test_what_a_change_makes_spark_read_is_analysed_before_epochs_wait_for_it(
 def test_what_two_changes_make_spark_read_is_analysed_for_both(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    epochs, told, readings = make_input(tmp_path / "in"), Told({}), Readings(monkeypatch)
+    epochs, told, readings = make_input(tmp_path / "in", 5), Told({}), Readings(monkeypatch)
     with Pond(spark, tmp_path / "pond", instances=2, on_epoch=told) as pond:
         pond.stream(stream(tmp_path / "in"))
         first = pond.add("count", COUNT)
@@ -619,7 +619,7 @@ def test_queries_are_changed_from_another_thread_on_a_silent_pond(spark: SparkSe
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("end", "files", "at", "merged"),
-    [("taken over", FILES, 2, 10), ("taken over", 13, 10, 3), ("not copied", FILES, 2, 10), ("refused", FILES, 2, 10)],
+    [("taken over", 6, 2, 10), ("taken over", 13, 10, 3), ("not copied", 6, 2, 10), ("refused", 6, 2, 10)],
 )
 def test_a_query_that_reads_more_is_started_beside_an_epoch(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, files: int, at: int, merged: int

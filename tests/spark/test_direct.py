@@ -194,14 +194,28 @@ def test_partitions_that_are_added_move_buckets(
     ponds.close()
 
 
-@pytest.mark.parametrize("worth", [1, 50_000])
 def test_epochs_with_a_tick_read_their_records_alone_where_they_are_many(
-    spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    worth: int,
-) -> None:  # fmt: skip
-    monkeypatch.setattr("millpond.spark.driver.direct_epochs.WORTH_READING", worth)
-    given, told, notes = events(4, 0, 800), list[dict[str, int]](), list[str]()
-    produce(kafka_server, topic, given[:200])
+    spark: SparkSession, kafka_connected: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, found, topic = events(4, 0, 800), list[Sequence[str]](), ""
+    for worth in (1, 50_000):
+        monkeypatch.setattr("millpond.spark.driver.direct_epochs.WORTH_READING", worth)
+        topic = f"t-{uuid.uuid4().hex[:8]}"
+        kafka_connected.create(topic, 2)
+        found.append(rows_as_events_come(spark, kafka_connected, topic, tmp_path / f"{worth}", given, worth))
+    with Pond(spark, tmp_path / "plain", instances=2) as plain:  # both topics have the same records
+        plain.load(TABLE.format(topic=topic, by=""))
+        plain.add("sums", QUERIES["sums"])
+        plain.run(drain=True)
+        assert found == [rows_of(plain, "sums")] * 2
+
+
+def rows_as_events_come(
+    spark: SparkSession, server: KafkaServer, topic: str, folder: Path, given: Events, worth: int
+) -> Sequence[str]:
+    """The rows of `sums` if events come while the pond runs, over some seconds."""
+    told, notes = list[dict[str, int]](), list[str]()
+    produce(server, topic, given[:200])
 
     def committed(done: Epoch) -> None:
         told.append(done.record.counts[WHOLE_POND])
@@ -210,7 +224,7 @@ def test_epochs_with_a_tick_read_their_records_alone_where_they_are_many(
     def read(count: int) -> None:
         until(lambda: sum(one.get("events", 0) for one in told) == count, f"{count} events are read", 120)
 
-    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=committed) as pond:
+    with Pond(spark, folder, instances=2, on_epoch=committed) as pond:
         pond.load(TABLE.format(topic=topic, by="PARTITIONED BY (k)"))
         pond.add("sums", QUERIES["sums"])
         running = threading.Thread(target=lambda: pond.run(once=False))
@@ -220,7 +234,7 @@ def test_epochs_with_a_tick_read_their_records_alone_where_they_are_many(
         for start in range(200, 800, 200):  # over some seconds: some batches have a tick, some none
             for place in (0, 1):  # and some have records of one partition only
                 some = [one for one in given[start : start + 200] if partition_of(one[0].encode(), 2) == place]
-                produce(kafka_server, topic, some)
+                produce(server, topic, some)
                 done += len(some)
                 read(done)
         pond.stop()
@@ -228,12 +242,7 @@ def test_epochs_with_a_tick_read_their_records_alone_where_they_are_many(
         direct = ["direct" in one for one in told if one.get("events")]
         assert all(direct[1:]) or (worth > 1 and any("a tick was" in note for note in notes)), (direct, notes)
         pond.drain()
-        keyed = rows_of(pond, "sums")
-    ponds = Ponds(spark, topic, tmp_path / "plain", {"sums": QUERIES["sums"]})
-    plain = ponds.ponds[""]
-    plain.run(drain=True)
-    assert keyed == rows_of(plain, "sums")
-    ponds.close()
+        return rows_of(pond, "sums")
 
 
 @pytest.mark.slow
