@@ -154,6 +154,7 @@ LAZY_IMPORTS: frozenset[tuple[str, str]] = frozenset(
         ("state/backends/lmdb_check.py", "lmdb"),
         ("kit/servers/s3_program.py", "moto.moto_server.werkzeug_app"),
         ("kit/servers/s3_program.py", "werkzeug.serving"),
+        ("version.py", "importlib"),
     }
 )
 """(path, module) pairs that may be imported inside a function: what a worker or a child must load late, what may be

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from importlib import metadata
 
 VERSION = "0.2.0"
 
@@ -14,6 +13,8 @@ def install(extra: str) -> str:
     >>> install("kafka")
     "pip install 'confluent-kafka>=2.6'"
     """
+    from importlib import metadata  # in here, as each process of a user's function imports this module
+
     try:
         needs = metadata.requires("millpond") or []
     except metadata.PackageNotFoundError:  # the package runs from its source folder

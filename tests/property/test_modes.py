@@ -209,7 +209,7 @@ def test_seeded_cases_are_told_as_the_naive_twin_does(first: int, folders: Itera
 def test_rows_that_come_and_go_are_deleted_and_counted(
     seed: int, windows: tuple[Window, ...], folders: Iterator[Path]
 ) -> None:
-    case = restless(seed, 18, logged=seed % 2 == 1, windows=windows)
+    case = restless(seed, 30 if windows == GAPS else 18, logged=seed % 2 == 1, windows=windows)
     rows = check(next(folders), case, 1 + seed % 3, seed)
     assert len(rows) > (1000 if windows == SLIDES else 150)
     assert sum(row.get("_op") == "delete" for row in rows) > 40

@@ -22,18 +22,24 @@ from millpond.testing.compare import assert_same_rows
 SECOND = 1_000_000
 
 
-def drained(folder: Path, queries: list[Query], epochs: list[list[dict[str, Any]]]) -> Run:
-    """A pond of two instances that has taken everything."""
+def read(folder: Path, queries: list[Query], epochs: list[list[dict[str, Any]]]) -> Run:
+    """A pond of two instances that has read everything."""
     run = Run(folder, queries, instances=2)
     for epoch in epochs:
         run.epoch([epoch[::2], epoch[1::2]])
+    return run
+
+
+def drained(folder: Path, queries: list[Query], epochs: list[list[dict[str, Any]]]) -> Run:
+    """The same, after a drain."""
+    run = read(folder, queries, epochs)
     run.pond.drain()
     return run
 
 
 def moved(folder: Path, queries: list[Query], epochs: list[list[dict[str, Any]]]) -> int:
-    """Bytes of its packets."""
-    return drained(folder, queries, epochs).ledger.counts[WHOLE_POND]["bytes_moved"]
+    """Bytes of its packets; a drain sends none."""
+    return read(folder, queries, epochs).ledger.counts[WHOLE_POND]["bytes_moved"]
 
 
 @pytest.mark.parametrize("seed", seeds(0, 4))

@@ -284,6 +284,10 @@ CURSOR_FILES = {
 }  # fmt: skip
 
 
+EVERY_BIT = ("parquet", "noop", "foreach", "kafka")
+"""A kind of sink for each way in which cursors are stored; of the others every seventh bit is flipped."""
+
+
 @pytest.mark.parametrize("kind", CURSOR_FILES)
 def test_every_flipped_bit_of_a_cursor_is_detected_or_harmless(
     pond: Any, make_row: Any, places: dict[str, Place], tmp_path: Path, kind: str
@@ -295,8 +299,8 @@ def test_every_flipped_bit_of_a_cursor_is_detected_or_harmless(
     file = tmp_path / "out" / name if "/" in name else pond.path / "cursors" / name
     good, rows = file.read_bytes(), place.shown()
     assert kind == "noop" or rows == ["a", "b"]
-    detected = 0
-    for bit in range(8 * len(good)):
+    detected, step = 0, 1 if kind in EVERY_BIT else 7
+    for bit in range(0, 8 * len(good), step):
         damaged = bytearray(good)
         damaged[bit // 8] ^= 1 << bit % 8
         file.write_bytes(damaged)
@@ -308,7 +312,7 @@ def test_every_flipped_bit_of_a_cursor_is_detected_or_harmless(
             assert str(file) in str(error) and '{"n": <record>}' in error.cure
             detected += 1
     assert place.shown() == rows
-    assert detected > 5 * len(good) or kind not in ("foreach", "webhook")
+    assert detected > 5 * len(good) // step or kind not in ("foreach", "webhook")
     file.write_bytes(good)
     pond.feed(place.make())
     assert kind == "noop" or place.shown() == ["a", "b", "c"]
