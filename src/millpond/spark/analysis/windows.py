@@ -277,12 +277,9 @@ def recovered(
     noted = _note(text)
     if noted is not None:
         return time, noted
-    bounds = []
-    for pane in panes:
-        struct = pane.child() if kind_of(pane) == "Alias" else pane
-        start, end = children(struct)[1::2]
-        bounds.append(tuple(catalyst.probe(edge, time, _PROBE_US) for edge in (start, end)))
-    bounds.sort()
+    structs = [pane.child() if kind_of(pane) == "Alias" else pane for pane in panes]
+    edges = catalyst.probe([edge for struct in structs for edge in children(struct)[1::2]], time, _PROBE_US)
+    bounds = sorted(zip(edges[::2], edges[1::2], strict=True))
     size = bounds[0][1] - bounds[0][0]
     slide = bounds[1][0] - bounds[0][0] if len(bounds) > 1 else size
     return time, Sliding(size, slide, bounds[0][0] % slide)

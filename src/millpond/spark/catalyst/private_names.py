@@ -377,13 +377,13 @@ class Catalyst:
         same = all(new is old for new, old in zip(parts, children(node), strict=True))
         return node if same else node.withNewChildren(self.seq(parts))
 
-    def probe(self, expression: JavaObject, attribute: JavaObject, value: int) -> int:
-        """Evaluate an integer expression over one column for a value above 2^31 (py4j sends smaller ones as int)."""
+    def probe(self, parts: Iterable[JavaObject], attribute: JavaObject, value: int) -> list[int]:
+        """Evaluate integer expressions over one column for a value above 2^31 (py4j sends smaller ones as int)."""
         long = self.java_class("java.lang.Long").valueOf(value)
         row = self.java_class(_PACKAGE + "InternalRow").fromSeq(self.seq([long]))
         attributes = self._class("package$AttributeSeq")(self.seq([attribute]))
-        bound = self.module("expressions.BindReferences").bindReference(expression, attributes, False)
-        return int(bound.eval(row))
+        bind = self.module("expressions.BindReferences").bindReference
+        return [int(bind(part, attributes, False).eval(row)) for part in parts]
 
     def constant(self, expression: JavaObject) -> bool | int | float | str | None:
         """The value of a foldable expression of a simple type; days for dates, µs for timestamps."""

@@ -52,7 +52,7 @@ def self_check(spark: SparkSession) -> None:
         "CollapseProject.buildCleanedProjectList": lambda: doors.substitute(
             attribute, [doors.alias(doors.named(attribute, "i"), "id", attribute)]
         ),
-        "BindReferences": lambda: doors.probe(attribute, attribute, 1 << 40),
+        "BindReferences": lambda: doors.probe([attribute], attribute, 1 << 40),
         "IntervalUtils.stringToInterval": lambda: doors.interval_us("1 day 2 seconds"),
         "LogicalPlan.output": lambda: attributes_of(plan),
         "Project.projectList": lambda: _same([kind_of(one) for one in computed_in(analysed(frame))], ["Alias"]),

@@ -24,7 +24,7 @@ class Batches:
     """Sets the limit before an epoch from measurements of the previous one; a limit that the user has set is kept."""
 
     def __init__(self, session: SparkSession) -> None:
-        self._given = LIMIT in session.conf.getAll
+        self._given = session.conf.get(LIMIT, None) is not None
         self._small = False
 
     def committed(self, epoch: CommittedEpoch) -> None:

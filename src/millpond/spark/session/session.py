@@ -287,10 +287,9 @@ def reading_session(spark: SparkSession) -> SparkSession:
     local.
     """
     remember_names(spark)
-    yours = spark.conf.getAll
     clone = Catalyst(spark).clone()
     for setting in SETTINGS:
-        wanted = setting.when is When.WANTED and setting.name not in yours
+        wanted = setting.when is When.WANTED and spark.conf.get(setting.name, None) is None
         if setting.when is When.NEEDED or wanted:
             clone.conf.set(setting.name, setting.value)
     clone.conf.set("spark.sql.streaming.checkpointFileManagerClass", checkpoint_manager(spark))
