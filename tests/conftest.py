@@ -62,7 +62,8 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One session with two cores; queries that a test leaves running are stopped by that test."""
-    session = spark_session("local[2]", app_name="millpond-tests", driver_memory="1g")
+    # Plans and tables of many tests are collected late: in 1 GB the whole heap is collected every few seconds.
+    session = spark_session("local[2]", app_name="millpond-tests", driver_memory="2g")
     yield session
     session.stop()
 
