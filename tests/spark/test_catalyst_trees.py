@@ -73,18 +73,18 @@ def _below(plan: JavaObject) -> list[object]:
 def test_a_loaded_tree_is_as_read_with_a_call_for_each_value(
     catalyst: Catalyst, text: str, analysed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    frame = catalyst.spark.sql(text) if analysed else None
+
     def plan() -> JavaObject:
-        return catalyst.spark.sql(text)._jdf.queryExecution().analyzed() if analysed else catalyst.parse(text)
+        return catalyst.parse(text) if frame is None else frame._jdf.queryExecution().analyzed()
 
     found = plan()
     client = found._gateway_client
     assert isinstance(loader_of(found), TreeLoader)
     loaded = _below(found)
     monkeypatch.setitem(client.__dict__, catalyst_trees._KEY, None)
-    by_calls = found if analysed else plan()  # without what the first reading keeps; only ids of aliases differ
-    by_calls.__dict__.pop("_children", None)
-    described = _below(by_calls)
-    assert loaded == described or (not analysed and _without_ids(loaded) == _without_ids(described))
+    described = _below(plan())
+    assert loaded == described or (not analysed and _without_ids(loaded) == _without_ids(described)), "new aliases"
 
 
 def _without_ids(described: object) -> object:
@@ -132,6 +132,31 @@ def test_objects_are_released_in_few_calls(catalyst: Catalyst) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.2)
     assert len(sent) < 100
+
+
+def test_a_root_that_several_threads_read_is_complete_when_its_kind_is_known(
+    catalyst: Catalyst, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = catalyst.parse("SELECT a + 1, b FROM t")
+    read = catalyst_trees._describe
+
+    def slow(known: dict[str, JavaObject], *rest: list[str]) -> None:
+        read(known, *rest)
+        assert "_kind" not in root.__dict__ and "_children" not in root.__dict__
+
+    monkeypatch.setattr(catalyst_trees, "_describe", slow)
+    assert (kind_of(root), len(children(root)), len(expressions(root))) == ("Project", 1, 2)
+
+
+def test_releases_of_a_jvm_that_has_ended_raise_nothing(catalyst: Catalyst, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = loader_of(catalyst.parse("SELECT 1"))
+    assert loader is not None
+
+    def refused(*_: object) -> None:
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(loader, "_release", refused)
+    loader._collect("o1", enqueue=False)
 
 
 @settings(max_examples=examples(25))

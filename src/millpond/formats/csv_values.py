@@ -16,8 +16,8 @@ import pyarrow.csv as pv
 
 from millpond.formats.json_checks import Column, Doubt
 from millpond.formats.json_times import dates, timestamps
-from millpond.formats.json_values import Parsed, final_type, placed
-from millpond.model.types import is_decimal, is_float
+from millpond.formats.json_values import Parsed, final_type, placed, wide_decimal
+from millpond.model.types import digits_of, is_decimal, is_float
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -58,12 +58,17 @@ def parse_csv(
     Raises:
         Doubt: a result that equals Spark's `from_csv` is not known for some text.
     """
+    if texts.nbytes > _MOST_BYTES:
+        raise Doubt("the values of a batch have more than a gigabyte")
+    texts = texts.cast(pa.binary())  # Spark may send them as large_binary
+    try:
+        texts.cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise Doubt("a value is not UTF-8") from error
     malformed = np.array(texts.is_null())
     rows, skipped = np.flatnonzero(np.asarray(pc.fill_null(pc.binary_length(texts), 0))), list[int]()
     if not len(rows):
         return Parsed([pa.nulls(len(texts), final_type(column.kind, zone)) for column in columns], malformed)
-    if texts.nbytes > _MOST_BYTES:
-        raise Doubt("the values of a batch have more than a gigabyte")
     given = texts if len(rows) == len(texts) else texts.take(pa.array(rows))
     block = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(given)], pa.int32()), given), b"\n")[0].as_py()
     data = np.frombuffer(block, np.uint8)
@@ -148,9 +153,11 @@ def _converted(column: Column, texts: pa.ChunkedArray, zone: str) -> pa.Array:
     known = _DECIMAL if is_decimal(column.kind) else _FLOAT if is_float(column.kind) else _INTEGER
     if not np.isin(_bytes_of(array), np.frombuffer(known, np.uint8)).all():
         raise Doubt(f"a value of {column.name} is not a plain number")
-    made = array.cast(final_type(column.kind, zone))
-    made.validate(full=True)
-    return made
+    if not is_decimal(column.kind):
+        return array.cast(final_type(column.kind, zone))
+    if (pc.max(pc.binary_length(array)).as_py() or 0) > 38:
+        raise Doubt(f"a value of {column.name} may have more than 38 digits")
+    return array.cast(wide_decimal(digits_of(column.kind)[1])).cast(final_type(column.kind, zone))
 
 
 def _bytes_of(texts: pa.StringArray) -> Bytes:

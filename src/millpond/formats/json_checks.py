@@ -21,6 +21,13 @@ LONGEST = 50_000
 _LIMIT = 1000
 """Jackson's limit of nested levels, and of the digits of a number."""
 
+_WIDE = r'\s*("?[-+]?[0-9.]{39}|"[-+]?[0-9.]+[eE]\+?[0-9]+"|[-+]?[0-9.]+[eE]\+?[0-9])'
+"""Numbers, also in quotes, of more than 38 digits, or with an exponent that is not negative."""
+_PLAIN_NAME = re.compile(r"[ !#-%(-.0-;?-\[\]-~]+")
+_ESCAPED_NAME = r"\\u00(2[013-589a-eA-E]|3[0-9abABfF]|[46][0-9a-fA-F]|5[0-9abdefABDEF]|7[0-9a-eA-E])"
+"""A character of a plain name that is written as an escape, as no producer does. Some do for quotes, / & < = and >."""
+_STEP = 13
+
 _RANGES = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _INF = r"[:\[,]\s*(-NaN|-?Inf([^i]|$))"
 """Numbers that `pyarrow.json` takes and Jackson does not."""
@@ -85,6 +92,43 @@ def check_limits(texts: pa.BinaryArray) -> None:
         between = data[place * (_LIMIT // 2) : (place + 1) * (_LIMIT // 2)]
         if np.isin(between, np.frombuffer(b"0123456789.eE+-", np.uint8)).all():
             raise Doubt("a value may have a number of many digits")
+
+
+def check_decimals(texts: pa.BinaryArray, columns: Sequence[Column]) -> None:
+    """Check the decimals of a batch for numbers that may not fit the 76 digits as which decimals are parsed.
+
+    Arrow does not check that: it would take such a number modulo 2^256.
+
+    Raises:
+        Doubt: there may be one.
+    """
+    kinds = {column.name: column.kind for column in columns if "decimal(" in column.kind}
+    if not kinds:
+        return
+    _, data = _bytes_of(texts)
+    if not _has_exponent(data) and not _has_many_digits(data):
+        return
+    plain = all(_PLAIN_NAME.fullmatch(name) and is_decimal(kind) for name, kind in kinds.items())
+    wide = rf'"({"|".join(map(re.escape, kinds))})"\s*:{_WIDE}|{_ESCAPED_NAME}' if plain else rf"[:\[,]{_WIDE}"
+    if pc.any(pc.match_substring_regex(texts, wide)).as_py():
+        raise Doubt("a decimal may have more than 38 digits, or an exponent")
+
+
+def _has_exponent(data: npt.NDArray[np.uint8]) -> bool:
+    places = np.flatnonzero((data[1:-1] | 32) == ord("e")) + 1
+    return bool((_digits(data[places - 1]) & (_digits(data[places + 1]) | (data[places + 1] == ord("+")))).any())
+
+
+def _has_many_digits(data: npt.NDArray[np.uint8]) -> bool:
+    """Whether 39 bytes in sequence are digits or points; every 13th of them is looked at first."""
+    sampled = _digits(data[::_STEP])
+    places = np.flatnonzero(sampled[:-2] & sampled[1:-1] & sampled[2:]) * _STEP
+    return bool(_digits(data[places[:, None] + np.arange(2 * _STEP)]).all(axis=1).any())
+
+
+def _digits(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = ((data >= ord("0")) & (data <= ord("9"))) | (data == ord("."))
+    return found
 
 
 def doubtful_numbers(texts: pa.BinaryArray) -> list[int]:

@@ -25,6 +25,7 @@ from millpond.formats.json_checks import (
     Column,
     Doubt,
     Verdict,
+    check_decimals,
     check_limits,
     doubtful_numbers,
     judged,
@@ -121,12 +122,22 @@ def final_type(kind: str, zone: str) -> pa.DataType:
     return {"date": pa.date32(), "timestamp": pa.timestamp("us", zone)}.get(kind) or _parsed_type(kind)
 
 
-def _parsed_type(kind: str) -> pa.DataType:
+def _parsed_type(kind: str, *, wide: bool = False) -> pa.DataType:
+    """The type as which `pyarrow.json` parses values; `wide`: decimals of 76 digits, which hold 38 at every scale."""
     if is_decimal(kind):
-        return pa.decimal128(*digits_of(kind))
+        precision, scale = digits_of(kind)
+        return wide_decimal(scale) if wide else pa.decimal128(precision, scale)
     if is_struct(kind):
-        return pa.struct([(field.name, _parsed_type(field.type)) for field in struct_fields(kind)])
-    return pa.list_(pa.field("element", _parsed_type(element_of(kind)))) if is_array(kind) else _TYPES[kind]
+        return pa.struct([(field.name, _parsed_type(field.type, wide=wide)) for field in struct_fields(kind)])
+    return pa.list_(pa.field("element", _parsed_type(element_of(kind), wide=wide))) if is_array(kind) else _TYPES[kind]
+
+
+def wide_decimal(scale: int) -> pa.DataType:
+    """The type in which a decimal text of up to 38 digits can be parsed.
+
+    Arrow multiplies the digits by a power of ten without a check, modulo 2^128 in the type of the column.
+    """
+    return pa.decimal256(76, scale)
 
 
 def _negative_zeros(values: pa.Array) -> Mask:
@@ -149,7 +160,7 @@ class _Reader:
     ) -> None:
         self._texts, self._columns, self._zone = texts, columns, zone
         self._mode = mode
-        fields = [(_MARK, pa.bool_()), *((column.name, _parsed_type(column.kind)) for column in columns)]
+        fields = [(_MARK, pa.bool_()), *((column.name, _parsed_type(column.kind, wide=True)) for column in columns)]
         self._options = pj.ParseOptions(pa.schema(fields), unexpected_field_behavior="ignore")
         self._suspects = 8 + len(texts) // 2000
         self._failures = 16 * self._suspects
@@ -190,6 +201,7 @@ class _Reader:
         if not pc.all(pc.starts_with(texts, b"{")).as_py():
             raise Doubt("a value does not begin with a brace")
         check_limits(texts)
+        check_decimals(texts, self._columns)
         for row in doubtful_numbers(texts):
             judged(texts[row].as_py(), self._columns)  # doubts a text with such a number
         marked = pc.binary_join_element_wise(b"", pc.binary_slice(texts, 1, LONGEST), _PREFIX).buffers()[2]
@@ -211,8 +223,8 @@ class _Reader:
             return timestamps(values, self._zone).cast(final_type(column.kind, self._zone))
         if is_decimal(column.kind) or parts_of(column.kind):
             try:
-                values.validate(full=True)
-            except pa.ArrowInvalid as error:  # `pyarrow.json` does not check the precision
+                values = values.cast(final_type(column.kind, self._zone))
+            except pa.ArrowInvalid as error:
                 raise Doubt("a decimal has more digits than its column") from error
         if has_floats(column.kind):
             zeros = np.flatnonzero(_negative_zeros(values))

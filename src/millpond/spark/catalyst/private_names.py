@@ -217,8 +217,9 @@ def window_mark(attribute: JavaObject) -> str | None:
 
 
 def _metadata(attribute: JavaObject) -> dict[str, Any]:
-    found: dict[str, Any] = once(attribute, "_metadata", lambda one: json.loads(one.metadata().json()))
-    return found
+    def read(one: JavaObject) -> dict[str, Any]:
+        return dict(json.loads(one.__dict__.get("_json") or one.metadata().json()))
+    return once(attribute, "_metadata", read)
 
 
 def eval_mode(expression: JavaObject) -> str:

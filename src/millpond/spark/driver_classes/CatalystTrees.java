@@ -2,6 +2,7 @@ package millpond;
 
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.IdentityHashMap;
 import java.util.List;
 import java.util.Map;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedFunction;
@@ -18,6 +19,7 @@ import org.apache.spark.sql.catalyst.trees.BinaryLike;
 import org.apache.spark.sql.catalyst.trees.Origin;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.catalyst.trees.UnaryLike;
+import org.apache.spark.sql.types.Metadata;
 import org.apache.spark.util.Utils;
 import py4j.Gateway;
 import scala.Option;
@@ -34,6 +36,7 @@ public class CatalystTrees {
     private final Gateway gateway;
     private final StringBuilder found = new StringBuilder();
     private final Map places = new HashMap();
+    private final Map rendered = new IdentityHashMap();
     private final StringBuilder strings = new StringBuilder();
 
     private CatalystTrees(Gateway gateway) {
@@ -94,7 +97,7 @@ public class CatalystTrees {
 
     /** The expressions of a plan; empty for an expression. */
     private static Seq expressions(TreeNode node) {
-        return node instanceof QueryPlan ? ((QueryPlan) node).expressions() : (Seq) Nil$.MODULE$;
+        return node instanceof LogicalPlan ? ((LogicalPlan) node).expressions() : (Seq) Nil$.MODULE$;
     }
 
     private void add(Seq elements) {
@@ -141,7 +144,13 @@ public class CatalystTrees {
         }
         found.append(FIELD);
         if (node instanceof AttributeReference) {
-            found.append(place(((AttributeReference) node).metadata().json()));
+            Metadata metadata = ((AttributeReference) node).metadata();
+            Object text = rendered.get(metadata);
+            if (text == null) {
+                text = metadata.json();
+                rendered.put(metadata, text);
+            }
+            found.append(place((String) text));
         }
     }
 

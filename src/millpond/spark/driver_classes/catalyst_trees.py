@@ -7,17 +7,17 @@ a call for each.
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from threading import Lock
 from typing import Any, TypeAlias
 
 from py4j.clientserver import JavaClient
 from py4j.java_gateway import JavaClass
 from py4j.java_gateway import JavaObject as GatewayObject
-from py4j.protocol import ENTRY_POINT_OBJECT_ID, GATEWAY_SERVER_OBJECT_ID, Py4JError
+from py4j.protocol import ENTRY_POINT_OBJECT_ID, GATEWAY_SERVER_OBJECT_ID
 from pyspark.sql import SparkSession
 
 from millpond.spark.driver_classes.loading import is_loaded
@@ -30,6 +30,7 @@ JavaObject: TypeAlias = Any
 _FIELD, _NODE = "\x01", "\x02"
 _ALL = "all"
 _KEY = "_millpond_trees"
+_LOCK = Lock()
 
 
 class TreeLoader:
@@ -73,11 +74,12 @@ class TreeLoader:
         owner = _Owner(ids, self.released)
         strings = list(_strings(listed))
         roots: list[JavaObject] = []
+        described: dict[str, JavaObject] = {}
         open_lists = [(roots, -1)]
         for line in lines:
             target, kind, below, expressions, *rest = line.split(_FIELD)
             node = _Node(target, self._client, owner) if target else root
-            known = node.__dict__
+            known = node.__dict__ if target else described
             known["_kind"], known["_children"] = kind, []
             _describe(known, rest, strings)
             if "c" in rest[-1]:
@@ -94,6 +96,9 @@ class TreeLoader:
                     open_lists.append((known["_expressions"], int(expressions)))
             if below != "0":
                 open_lists.append((known["_children"], int(below)))
+        if root is not None:  # which another thread may read, and takes for described when its kind is known
+            for name in [*described][1:] + [*described][:1]:
+                root.__dict__.setdefault(name, described[name])
         return roots
 
     def released(self, ids: str) -> None:
@@ -110,9 +115,9 @@ class TreeLoader:
                 self.released(target_id + " ")
             return
         self._woken = False
-        ids = self._unused()
-        with suppress(Py4JError):  # the JVM has ended
-            if ids:
+        ids = self._unused() + ("" if target_id == _ALL else target_id + " ")
+        with suppress(Exception):  # the JVM may have ended, and py4j's thread has to go on
+            if ids and self._client.is_connected:
                 self._release(self._gateway, ids)
 
     def _unused(self) -> str:
@@ -145,7 +150,7 @@ def _describe(known: dict[str, JavaObject], values: list[str], strings: list[str
     if parts:
         known["_parts"] = [strings[int(part)] for part in parts.split()]
     if metadata:
-        known["_metadata"] = json.loads(strings[int(metadata)])
+        known["_json"] = strings[int(metadata)]
     if "s" in flags or "t" in flags:
         known["isStreaming"] = partial(bool, "s" in flags)
 
@@ -153,8 +158,9 @@ def _describe(known: dict[str, JavaObject], values: list[str], strings: list[str
 def load_with(spark: SparkSession) -> None:
     """From now on, load trees of this session's JVM in one call, if our class can be loaded there."""
     client: JavaObject = spark._jsparkSession._gateway_client
-    if _KEY not in client.__dict__:
-        client.__dict__[_KEY] = TreeLoader(client) if is_loaded(spark, CLASS) else None
+    with _LOCK:
+        if _KEY not in client.__dict__:
+            client.__dict__[_KEY] = TreeLoader(client) if is_loaded(spark, CLASS) else None
 
 
 def loader_of(node: JavaObject) -> TreeLoader | None:
