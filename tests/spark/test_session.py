@@ -39,7 +39,7 @@ def test_settings_hold(spark: SparkSession, setting: Setting) -> None:
 def test_settings_of_the_launch_reach_the_jvm(spark: SparkSession) -> None:
     jvm = spark._jvm
     assert jvm is not None
-    assert "-Xmx1g" in list(jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments())
+    assert "-Xmx2g" in list(jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments())
     assert spark.sparkContext.getConf().get("spark.driver.host") == "127.0.0.1"
 
 
