@@ -35,8 +35,7 @@ from millpond.spark.session.session import spark_session
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
 
 # An example of 0.4 ms takes 441 ms when the machine is loaded, and a test that is slow is no defect.
-# In CI, Hypothesis would draw the same examples in each run; other ones make up for their small number.
-settings.register_profile("millpond", deadline=None, derandomize=False, max_examples=examples(USUAL))
+settings.register_profile("millpond", deadline=None, max_examples=examples(USUAL))
 settings.load_profile("millpond")
 
 # Hypothesis parses every imported module of ours for constants to draw, in each process. With them, a test that runs
