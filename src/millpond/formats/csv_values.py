@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pv
 
-from millpond.formats.json_checks import Column, Doubt
+from millpond.formats.json_checks import Column, Doubt, bytes_of, check_utf8
 from millpond.formats.json_times import dates, timestamps
 from millpond.formats.json_values import Parsed, final_type, placed, wide_decimal
 from millpond.model.types import digits_of, is_decimal, is_float
@@ -61,10 +61,7 @@ def parse_csv(
     if texts.nbytes > _MOST_BYTES:
         raise Doubt("the values of a batch have more than a gigabyte")
     texts = texts.cast(pa.binary())  # Spark may send them as large_binary
-    try:
-        texts.cast(pa.string())
-    except pa.ArrowInvalid as error:
-        raise Doubt("a value is not UTF-8") from error
+    check_utf8(texts)
     malformed = np.array(texts.is_null())
     rows, skipped = np.flatnonzero(np.asarray(pc.fill_null(pc.binary_length(texts), 0))), list[int]()
     if not len(rows):
@@ -151,15 +148,10 @@ def _converted(column: Column, texts: pa.ChunkedArray, zone: str) -> pa.Array:
             raise Doubt(f"a value of {column.name} is not true or false")
         return pc.equal(lower, "true")
     known = _DECIMAL if is_decimal(column.kind) else _FLOAT if is_float(column.kind) else _INTEGER
-    if not np.isin(_bytes_of(array), np.frombuffer(known, np.uint8)).all():
+    if not np.isin(bytes_of(array)[1], np.frombuffer(known, np.uint8)).all():
         raise Doubt(f"a value of {column.name} is not a plain number")
     if not is_decimal(column.kind):
         return array.cast(final_type(column.kind, zone))
     if (pc.max(pc.binary_length(array)).as_py() or 0) > 38:
         raise Doubt(f"a value of {column.name} may have more than 38 digits")
     return array.cast(wide_decimal(digits_of(column.kind)[1])).cast(final_type(column.kind, zone))
-
-
-def _bytes_of(texts: pa.StringArray) -> Bytes:
-    offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    return np.frombuffer(texts.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]

@@ -68,17 +68,26 @@ MALFORMED = (Verdict.BLANK, Verdict.NOT_JSON, Verdict.MISFIT)
 """Texts that are malformed in the strict sense: one value that does not fit is enough."""
 
 
+def check_utf8(texts: pa.BinaryArray) -> None:
+    """Check that all texts are UTF-8.
+
+    Raises:
+        Doubt: one is not.
+    """
+    try:
+        texts.cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise Doubt("a value is not UTF-8") from error
+
+
 def check_limits(texts: pa.BinaryArray) -> None:
     """Check a batch for what would end or change a parse, without parsing.
 
     Raises:
         Doubt: a text is not UTF-8, has a zero byte, or may exceed a limit of Jackson.
     """
-    try:
-        texts.cast(pa.string())
-    except pa.ArrowInvalid as error:
-        raise Doubt("a value is not UTF-8") from error
-    offsets, data = _bytes_of(texts)
+    check_utf8(texts)
+    offsets, data = bytes_of(texts)
     if data.min() == 0:
         raise Doubt("a value has a zero byte")
     if np.diff(offsets).max() <= _LIMIT:
@@ -105,7 +114,7 @@ def check_decimals(texts: pa.BinaryArray, columns: Sequence[Column]) -> None:
     kinds = {column.name: column.kind for column in columns if "decimal(" in column.kind}
     if not kinds:
         return
-    _, data = _bytes_of(texts)
+    _, data = bytes_of(texts)
     if not _has_exponent(data) and not _has_many_digits(data):
         return
     plain = all(_PLAIN_NAME.fullmatch(name) and is_decimal(kind) for name, kind in kinds.items())
@@ -137,7 +146,7 @@ def doubtful_numbers(texts: pa.BinaryArray) -> list[int]:
     Raises:
         Doubt: there are many.
     """
-    _, data = _bytes_of(texts)
+    _, data = bytes_of(texts)
     places = np.flatnonzero(data[:-1] == ord("I"))
     if not (data[places + 1] == ord("n")).any() and not _has_nan(data):
         return []
@@ -152,10 +161,10 @@ def _has_nan(data: npt.NDArray[np.uint8]) -> bool:
     return bool(((data[places + 1] == ord("a")) & (data[places - 1] == ord("-"))).any())
 
 
-def _bytes_of(texts: pa.BinaryArray) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
+def bytes_of(texts: pa.BinaryArray | pa.StringArray) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
     """The bytes of all texts, and where each text begins among them and the last one ends."""
     offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    return offsets - offsets[0], np.frombuffer(texts.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
+    return offsets - offsets[0], np.frombuffer(texts.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
 
 
 def judged(text: bytes, columns: Sequence[Column]) -> Verdict:

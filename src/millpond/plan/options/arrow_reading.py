@@ -66,7 +66,7 @@ def why_spark(stream: Stream, names: Collection[str], streams: Iterable[Stream])
 
 def _is_read(form: str, kind: str) -> bool:
     """Whether columns of a type are read from files of a format."""
-    return is_decimal(kind) or kind in TYPES if form == "parquet" else is_parsed(kind, form)
+    return (is_decimal(kind) or kind in TYPES) if form == "parquet" else is_parsed(kind, form)
 
 
 def csv_form(stream: Stream) -> tuple[str, bool] | None:

@@ -60,9 +60,9 @@ class Attribute(NamedTuple):
     metadata: dict[str, Any]
 
 
-def once(node: JavaObject, name: str, ask: Callable[[JavaObject], T]) -> T:
-    """The cached result of `ask` for an object that never changes, because each call is a round trip to the JVM."""
-    found: T = node.__dict__[name] if name in node.__dict__ else node.__dict__.setdefault(name, ask(node))
+def once(node: JavaObject, name: str, read: Callable[[JavaObject], T]) -> T:
+    """The cached result of `read` for an object that never changes, because each call is a round trip to the JVM."""
+    found: T = node.__dict__[name] if name in node.__dict__ else node.__dict__.setdefault(name, read(node))
     return found
 
 

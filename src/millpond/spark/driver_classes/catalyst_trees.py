@@ -82,23 +82,18 @@ class TreeLoader:
             known = node.__dict__ if target else described
             known["_kind"], known["_children"] = kind, []
             _describe(known, rest, strings)
-            if "c" in rest[-1]:
-                known["child"] = partial(known["_children"].__getitem__, 0)
-            elif "b" in rest[-1]:
-                known["left"], known["right"] = (partial(known["_children"].__getitem__, i) for i in (0, 1))
             siblings, left = open_lists.pop()
             siblings.append(node)
             if left != 1:
                 open_lists.append((siblings, left - 1))
-            if "t" in rest[-1] or "s" in rest[-1]:
-                known["_expressions"] = []
-                if expressions != "0":
-                    open_lists.append((known["_expressions"], int(expressions)))
+            if expressions != "0":
+                open_lists.append((known["_expressions"], int(expressions)))
             if below != "0":
                 open_lists.append((known["_children"], int(below)))
         if root is not None:  # which another thread may read, and takes for described when its kind is known
-            for name in [*described][1:] + [*described][:1]:
-                root.__dict__.setdefault(name, described[name])
+            kind = described.pop("_kind")
+            for name, value in (*described.items(), ("_kind", kind)):
+                root.__dict__.setdefault(name, value)
         return roots
 
     def released(self, ids: str) -> None:
@@ -151,8 +146,12 @@ def _describe(known: dict[str, JavaObject], values: list[str], strings: list[str
         known["_parts"] = [strings[int(part)] for part in parts.split()]
     if metadata:
         known["_json"] = strings[int(metadata)]
-    if "s" in flags or "t" in flags:
-        known["isStreaming"] = partial(bool, "s" in flags)
+    if "c" in flags:
+        known["child"] = partial(known["_children"].__getitem__, 0)
+    elif "b" in flags:
+        known["left"], known["right"] = (partial(known["_children"].__getitem__, place) for place in (0, 1))
+    if "s" in flags or "t" in flags:  # of a plan
+        known["isStreaming"], known["_expressions"] = partial(bool, "s" in flags), []
 
 
 def load_with(spark: SparkSession) -> None:
