@@ -3,11 +3,10 @@
     python benchmarks/json_values.py [--format csv] [--records 200000] [--rounds 3]
 
 A topic of two partitions with records of about 170 bytes, of which a query needs three of seven members (CSV: 100 bytes
-and seven fields, all of them declared). Each round
-reads it three times in turns: `arrow` parses in the gather, `spark` parses in the JVM, and `raw` counts the bytes and
-parses nothing. The figures are microseconds of Spark's JVM and its Python workers per record, without the first epoch;
-medians. `parsed_part` is what `arrow` costs above `raw`, as a part of what `spark` costs above `raw`. The last line is
-JSON.
+and seven fields, all of them declared). Each round reads it three times in turns: `arrow` parses in the gather, `spark`
+parses in the JVM, and `raw` counts the bytes and parses nothing. The figures are microseconds of Spark's JVM and its
+Python workers per record, without the first epoch; medians. `parsed_part` is what `arrow` costs above `raw`, as a part
+of what `spark` costs above `raw`. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ BYTES = """
     SELECT window(_timestamp, '1 minute') AS w, count(*) AS n, sum(length(value)) AS total
     FROM STREAM tx WATERMARK _timestamp DELAY OF INTERVAL 10 MINUTES GROUP BY ALL
 """
-ASKED = {
+READERS = {
     "arrow": ("", SUM),
     "spark": (", dateFormat 'yyyy-MM-dd'", SUM),  # no column needs the option, which only Spark's parser has
     "raw": ("", BYTES),
@@ -60,26 +59,26 @@ def main(argv: Sequence[str] | None = None, results: Path = FOLDER) -> dict[str,
     parser.add_argument("--records", type=int, default=200_000, help="records per epoch")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--format", choices=list(TABLES), default="json")
-    asked = parser.parse_args(argv)
-    used: dict[str, list[float]] = {name: [] for name in ASKED}
+    arguments = parser.parse_args(argv)
+    used: dict[str, list[float]] = {name: [] for name in READERS}
     with tempfile.TemporaryDirectory() as held:
         work = Path(held)
         spark = spark_session("local[2]", app_name="json-values", driver_memory="2g")
         with KafkaServer(work / "kafka") as server:
             (work / "connections.json").write_text(json.dumps({"bench": {"servers": server.servers}}))
             os.environ[VARIABLE] = str(work / "connections.json")
-            produce(server, asked.records * EPOCHS, asked.format)
-            for turn in range(asked.rounds + 1):
-                for name in ASKED:
-                    table = RAW if name == "raw" else TABLES[asked.format]
-                    micros = one_pass(spark, work / f"{name}-{turn}", name, table, asked.records)
+            produce(server, arguments.records * EPOCHS, arguments.format)
+            for turn in range(arguments.rounds + 1):
+                for name in READERS:
+                    table = RAW if name == "raw" else TABLES[arguments.format]
+                    micros = one_pass(spark, work / f"{name}-{turn}", name, table, arguments.records)
                     print(f"{name}: {micros:.2f}", flush=True)
                     used[name] += [micros] if turn else []  # in the first turn, Java compiles
         spark.stop()
     found = {name: round(median(some), 3) for name, some in used.items()}
     found["parsed_part"] = round((found["arrow"] - found["raw"]) / (found["spark"] - found["raw"]), 3)
-    found["records"] = asked.records
-    keep(f"{asked.format}_values", found, results)
+    found["records"] = arguments.records
+    keep(f"{arguments.format}_values", found, results)
     return found
 
 
@@ -94,8 +93,9 @@ def produce(server: KafkaServer, count: int, form: str) -> None:
             "v": number * 31 % 10_007 / 100, "merchant": {"id": number % 77, "name": f"m{number % 77}"},
             "tags": ["a", "b"], "note": "paid by card at the counter",
         }  # fmt: skip
-        line = ",".join(map(str, [*list(value.values())[:4], number % 77, f"m{number % 77}", value["note"]]))
-        producer.produce("records", line if form == "csv" else json.dumps(value), partition=number % 2)
+        fields = (*list(value.values())[:4], number % 77, f"m{number % 77}", value["note"])
+        text = ",".join(map(str, fields)) if form == "csv" else json.dumps(value)
+        producer.produce("records", text, partition=number % 2)
         if number % 10_000 == 0:
             producer.poll(0)
             while len(producer) > 500_000:
@@ -105,7 +105,7 @@ def produce(server: KafkaServer, count: int, form: str) -> None:
 
 def one_pass(spark: SparkSession, folder: Path, name: str, table: str, records: int) -> float:
     """Microseconds of CPU time per record of one pond over the topic."""
-    more, query = ASKED[name]
+    more, query = READERS[name]
     times: list[float] = []
     with Pond(spark, folder, instances=2, on_epoch=lambda _epoch: times.append(processor_seconds())) as pond:
         pond.load(table.format(options=OPTIONS.format(most=records) + more))

@@ -58,7 +58,7 @@ class Script:
 
     def __init__(self, base: Path) -> None:
         self.pond: Pond | None = None
-        self.asked = 0
+        self.requested = 0
         within = (lambda _pond, change: change()) if (base / WITHIN).exists() else beside
         sink = {name: Sink("json", str(base / "out" / name)) for name in ("big", "wide", "later")}
         self._steps = [
@@ -79,11 +79,11 @@ class Script:
         if self.pond is None or offset is None:
             return
         files, recorded = [file for file, _ in self._steps], changes(self.pond)
-        while self.asked < len(files) and files[self.asked] <= json.loads(offset)["logOffset"]:
-            if files.index(files[self.asked]) > recorded:
+        while self.requested < len(files) and files[self.requested] <= json.loads(offset)["logOffset"]:
+            if files.index(files[self.requested]) > recorded:
                 break
-            self._steps[self.asked][1](self.pond)
-            self.asked += 1
+            self._steps[self.requested][1](self.pond)
+            self.requested += 1
 
 
 def changes(pond: Pond) -> int:
@@ -100,7 +100,7 @@ def answer(spark: SparkSession, base: str) -> dict[str, Any]:
             if new:
                 pond.stream(stream(root / "in"))
                 pond.add("spend", SPEND, sink=Sink("json", str(root / "out" / "spend")))
-            script.asked, script.pond = changes(pond), pond
+            script.requested, script.pond = changes(pond), pond
             pond.run(drain=True)
             return {"ok": True, "error": ""}
     except Exception as error:

@@ -2,7 +2,7 @@
 
 It reads a JSON object per pond, {"base": BASE}, so that ponds share a Java machine, and prints a JSON line per pond.
 It joins the Java machine that the environment names (`kit.programs.shared_java`), or starts one, in which "workers"
-asks for a Spark context with other workers: {"master": MASTER, "reuse": "true" or "false", "faults": FAULTS}.
+requests a Spark context with other workers: {"master": MASTER, "reuse": "true" or "false", "faults": FAULTS}.
 BASE/in holds the input, BASE/pond the pond, BASE/out/<query> the sinks, BASE/faults what was reached.
 """
 
@@ -90,28 +90,28 @@ def make_pond(spark: SparkSession, base: Path, **settings: Any) -> Pond:
 
 
 def answer(
-    spark: SparkSession, base: str, fault: str = "", counted: str = "", drain: bool = True, repair: bool = False
+    spark: SparkSession, base: str, fault: str = "", markers: str = "", drain: bool = True, repair: bool = False
 ) -> dict[str, Any]:
     """Run the pond until its input is read; optionally `repair` it before, `drain` it afterwards; return the outcome.
 
-    The `fault` is this process's own, for this pond, with the folder in which its steps are `counted`.
+    The `fault` is this process's own, for this pond, with the folder `markers`, which counts its steps.
     """
-    faults._faults = faults.from_environment(planned(fault, counted) if counted else {})
+    faults._faults = faults.from_environment(planned(fault, markers) if markers else {})
     try:
         with make_pond(spark, Path(base)) as pond:
             if repair:
                 pond.repair()
             pond.run(drain=drain)
-            if counted:
-                wait_for_pruning(Path(counted), fault)
+            if markers:
+                wait_for_pruning(Path(markers), fault)
             return {"ok": True, "error": ""}
     except Exception as error:
         return {"ok": False, "error": f"{type(error).__name__}: {error}"}
 
 
-def planned(fault: str, counted: str) -> dict[str, str]:
+def planned(fault: str, markers: str) -> dict[str, str]:
     """The variables that plan a fault."""
-    return {"MILLPOND_FAULT": fault, "MILLPOND_FAULT_DIR": counted}
+    return {"MILLPOND_FAULT": fault, "MILLPOND_FAULT_DIR": markers}
 
 
 def wait_for_pruning(reached: Path, fault: str) -> None:
@@ -126,9 +126,9 @@ def say(what: dict[str, Any]) -> None:
     print(json.dumps(what), flush=True)
 
 
-def session(master: str = "local[2]", reuse: str = "true", faults: str = "", counted: str = "") -> SparkSession:
+def session(master: str = "local[2]", reuse: str = "true", faults: str = "", markers: str = "") -> SparkSession:
     """A session in the Java machine of this process, whose workers have these faults."""
-    environment = {f"spark.executorEnv.{name}": value for name, value in planned(faults, counted).items() if counted}
+    environment = {f"spark.executorEnv.{name}": value for name, value in planned(faults, markers).items() if markers}
     extra = SHORT_LIVED | {"spark.python.worker.reuse": reuse} | environment
     return spark_session(master, driver_memory="700m", extra=extra)
 

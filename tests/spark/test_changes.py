@@ -82,7 +82,7 @@ def stream(folder: Path, name: str = "tx") -> Stream:
     return Stream(name, FIELDS, Source("parquet", (("maxFilesPerTrigger", "1"), ("path", str(folder)))))
 
 
-class Told:
+class Actions:
     """Does something after an epoch, by its number among the epochs with events."""
 
     def __init__(self, todo: dict[int, Any]) -> None:
@@ -113,11 +113,11 @@ def expected(
 @pytest.mark.spark
 def test_queries_come_change_and_go_while_the_pond_runs(spark: SparkSession, tmp_path: Path) -> None:
     epochs = make_input(tmp_path / "in")
-    told = Told({})
-    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=told) as pond:
+    actions = Actions({})
+    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=actions) as pond:
         pond.stream(stream(tmp_path / "in"))
         first = pond.add("spend", SPEND)
-        told.todo = {
+        actions.todo = {
             1: [lambda: pond.add("big", BIG), lambda: pond.add("again", SPEND)],
             2: [lambda: pond.add("wide", WIDE), lambda: pond.pause("again")],
             3: [lambda: pond.alter("big", BIG.replace("50", "20")), lambda: pond.resume("again")],
@@ -152,8 +152,9 @@ def test_a_query_over_a_join_with_a_table_comes_while_the_times_of_its_stream_ar
     united = "(SELECT k, ts FROM late UNION ALL SELECT k, ts FROM late WHERE v > 50)"
     sources = {"joined": "late JOIN names USING (k)", "united": united}
     sources["others"] = "late WHERE k NOT IN (SELECT k FROM names)"
-    told = Told({3: [partial(lambda name: pond.add(name, counted.format(sources[name])), name) for name in sources]})
-    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=told) as pond:
+    adds = [partial(lambda name: pond.add(name, counted.format(sources[name])), name) for name in sources]
+    actions = Actions({3: adds})
+    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=actions) as pond:
         pond.stream(stream(tmp_path / "in"))
         pond.load(
             "CREATE TEMPORARY VIEW late AS SELECT * FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 60 SECONDS;"
@@ -190,12 +191,12 @@ def test_a_pond_at_its_end_is_neither_changed_nor_opened_again(spark: SparkSessi
     pond.add("spend", SPEND)
     pond.open()
     records = pond.manifest().n
-    asked: list[Callable[[], object]] = [
+    requested: list[Callable[[], object]] = [
         lambda: pond.add("wide", WIDE), lambda: pond.price_of("alter", "spend", BIG), lambda: pond.alter("spend", BIG),
         lambda: pond.drop("spend"), lambda: pond.param("least", 1), lambda: pond.price_of_scale(2), pond.run,
     ]  # fmt: skip
     pond.end()
-    for ask in asked:
+    for ask in requested:
         with pytest.raises(NotServingError, match="no longer leads the pond"):
             ask()
     with Pond(spark, tmp_path / "pond") as again:
@@ -238,17 +239,17 @@ def test_a_new_version_of_a_function_is_loaded_without_a_restart(
 
     def install(version: str) -> None:
         spark.sparkContext.addPyFile(str(tmp_path / f"rules_v{version}.py"))  # where the workers find it
-        told = {"module": f"rules_v{version}:total", "kind": "holistic", "takes": ["bigint"], "returns": "double"}
-        file.write_text(json.dumps({"total": told | {"version": version}}))
+        options = {"module": f"rules_v{version}:total", "kind": "holistic", "takes": ["bigint"], "returns": "double"}
+        file.write_text(json.dumps({"total": options | {"version": version}}))
 
     text = SPEND.replace("sum(v) AS total", "total(v) AS total, sum(v) AS plain")
     install("1")
-    told = Told({})
-    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=told) as pond:
+    actions = Actions({})
+    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=actions) as pond:
         pond.stream(stream(tmp_path / "in"))
         pond.load_functions()
         pond.add("own", text)
-        told.todo = {3: [lambda: install("2"), pond.load_functions, lambda: pond.alter("own", text)]}
+        actions.todo = {3: [lambda: install("2"), pond.load_functions, lambda: pond.alter("own", text)]}
         pond.run(drain=True)
         assert [one.label for one in pond.functions] == ["total@2"]
         change = pond.history()[-1].change
@@ -266,11 +267,11 @@ def test_a_new_version_of_a_function_is_loaded_without_a_restart(
 @pytest.mark.spark
 def test_a_pond_has_more_instances_and_fewer_while_it_runs(spark: SparkSession, tmp_path: Path) -> None:
     epochs, counts, prices = make_input(tmp_path / "in"), set[int](), []
-    told = Told({})
-    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=told) as pond:
+    actions = Actions({})
+    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=actions) as pond:
         pond.stream(stream(tmp_path / "in"))
         first = pond.add("spend", SPEND)
-        told.todo = {
+        actions.todo = {
             2: [lambda: prices.append(pond.price_of_scale(3)), lambda: pond.scale(3, who="ann")],
             4: [lambda: pond.add("big", BIG)],
             5: [lambda: pond.scale(1)],
@@ -290,7 +291,7 @@ def test_a_pond_has_more_instances_and_fewer_while_it_runs(spark: SparkSession, 
         with pytest.raises(ChangeRefused, match="has 1 instances already"):
             pond.scale(1)
     assert counts == {1, 2, 3}
-    with Pond(spark, tmp_path / "pond", instances=2) as again:  # as told when it was made; it goes on with one
+    with Pond(spark, tmp_path / "pond", instances=2) as again:  # as set when it was made; it goes on with one
         again.open()
         assert again.sharing() is not None
 
@@ -331,7 +332,7 @@ def records(base: Path) -> list[Record]:
     return [decode(log.read(n) or b"").record for n in range(manifest.n + 1)]
 
 
-def told_rows(base: Path, epochs: list[list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+def expected_rows(base: Path, epochs: list[list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
     """What the naive twin says of the pond's log: its changes, and its cut of the files into epochs."""
     claim, *others = records(base)
     assert isinstance(claim, ClaimRecord)
@@ -372,7 +373,7 @@ def test_drivers_that_are_killed_around_changes_leave_each_wholly_done_or_not_at
         assert sum(isinstance(record, ChangeRecord) for record in records(tmp_path)) == changes, fault
     done = program.answer(spark, str(tmp_path))
     assert done["ok"], done["error"]
-    for name, rows in told_rows(tmp_path, epochs).items():
+    for name, rows in expected_rows(tmp_path, epochs).items():
         assert rows
         assert_same_rows(rows, shown(tmp_path / "out" / name), about=name)
 
@@ -380,9 +381,9 @@ def test_drivers_that_are_killed_around_changes_leave_each_wholly_done_or_not_at
 @pytest.mark.spark
 def test_a_live_parameter_changes_between_two_epochs(spark: SparkSession, tmp_path: Path) -> None:
     epochs = make_input(tmp_path / "in")
-    told = Told({})
+    actions = Actions({})
     limited = SPEND.replace("GROUP BY", "WHERE v >= :least GROUP BY").replace("ALL", "ALL HAVING sum(v) > :total")
-    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=told) as pond:
+    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=actions) as pond:
         pond.stream(stream(tmp_path / "in"))
         with pytest.raises(ChangeRefused, match=":least has no value"):
             pond.add("limited", limited)
@@ -392,7 +393,7 @@ def test_a_live_parameter_changes_between_two_epochs(spark: SparkSession, tmp_pa
         with pytest.raises(UnsupportedQuery, match="is used where its value cannot change"):
             pond.add("like", SPEND.replace("GROUP BY", "WHERE k LIKE :pattern GROUP BY"))  # not as `k = 'a'` for ever
         first = pond.add("limited", limited)
-        told.todo = {
+        actions.todo = {
             2: [lambda: pond.param("least", 70), lambda: pond.param("total", 30)],
             5: [lambda: pond.param("least", 0), lambda: pond.add("each", EACH)],
         }
@@ -418,8 +419,8 @@ AMONG = SPEND.replace("GROUP BY", "WHERE k IN (:names) AND v >= :least GROUP BY"
 @pytest.mark.spark
 def test_the_rows_of_one_query_feed_the_filter_of_another(spark: SparkSession, tmp_path: Path) -> None:
     epochs = make_input(tmp_path / "in")
-    told = Told({1: [lambda: pond.feed("names", "top", "k")], 4: [lambda: pond.param("least", 40)]})
-    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=told) as pond:
+    actions = Actions({1: [lambda: pond.feed("names", "top", "k")], 4: [lambda: pond.param("least", 40)]})
+    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=actions) as pond:
         pond.stream(stream(tmp_path / "in"))
         pond.param("names", ["a", "b", "c"])
         pond.param("least", 20)
@@ -442,8 +443,8 @@ def test_the_rows_of_one_query_feed_the_filter_of_another(spark: SparkSession, t
 @pytest.mark.spark
 def test_a_query_begins_with_the_events_that_its_stream_retained(spark: SparkSession, tmp_path: Path) -> None:
     epochs, minute = make_input(tmp_path / "in"), 60 * SECOND
-    told = Told({5: [lambda: pond.add("wide", WIDE, incomplete=True)]})
-    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=told) as pond:
+    actions = Actions({5: [lambda: pond.add("wide", WIDE, incomplete=True)]})
+    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=actions) as pond:
         pond.stream(replace(stream(tmp_path / "in"), retain=Retention(events_us=minute, columns=("k", "w"))))
         first = pond.add("spend", SHORT)
         pond.run(drain=True)
@@ -458,11 +459,11 @@ def test_a_query_begins_with_the_events_that_its_stream_retained(spark: SparkSes
 @pytest.mark.spark
 def test_a_version_is_tried_compared_and_promoted(spark: SparkSession, tmp_path: Path) -> None:
     epochs = make_input(tmp_path / "in")
-    told, differences = Told({}), []
-    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=told) as pond:
+    actions, differences = Actions({}), []
+    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=actions) as pond:
         pond.stream(stream(tmp_path / "in"))
         first = pond.add("big", BIG)
-        told.todo = {
+        actions.todo = {
             1: [lambda: pond.shadow("big", BIG.replace("50", "90"))],
             4: [lambda: pond.promote("big")],
             6: [lambda: pond.rollback("big")],
@@ -488,9 +489,9 @@ def test_a_version_is_tried_compared_and_promoted(spark: SparkSession, tmp_path:
 
 @pytest.mark.spark
 def test_what_two_versions_tell_otherwise_is_known_wherever_their_rows_go(spark: SparkSession, tmp_path: Path) -> None:
-    epochs, told = make_input(tmp_path / "in"), Told({})
+    epochs, actions = make_input(tmp_path / "in"), Actions({})
     tried, small = BIG.replace("50", "55"), "SELECT k, v FROM STREAM tx WHERE v < 40"
-    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=told) as pond:
+    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=actions) as pond:
         pond.stream(stream(tmp_path / "in"))
         for sink in ("memory", "noop", "served"):
             rows_go = Sink("memory" if sink == "memory" else "noop")
@@ -500,7 +501,7 @@ def test_what_two_versions_tell_otherwise_is_known_wherever_their_rows_go(spark:
             pond.add(name, text)
         versions = {"big": tried, "small": small.replace("40", "60")}
         names = [query.name for query in pond.queries if "_" in query.name]
-        told.todo = {2: [partial(pond.shadow, name, versions[name.partition("_")[0]]) for name in names]}
+        actions.todo = {2: [partial(pond.shadow, name, versions[name.partition("_")[0]]) for name in names]}
         pond.run(drain=True)
         pond.settle()
         differences, since = {name: pond.diff(name) for name in names}, shadow_since(pond, "big_noop")
@@ -550,9 +551,9 @@ class Readings:
         self.threads = list[int]()
         patch.setattr(pond_readings, "read", self._noted)
 
-    def _noted(self, *asked: Any, **how: Any) -> Any:
+    def _noted(self, *requested: Any, **how: Any) -> Any:
         self.threads.append(threading.get_ident())
-        return read(*asked, **how)
+        return read(*requested, **how)
 
 
 @pytest.mark.spark
@@ -581,11 +582,11 @@ def test_what_a_change_makes_spark_read_is_analysed_before_epochs_wait_for_it(
 def test_what_two_changes_make_spark_read_is_analysed_for_both(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    epochs, told, readings = make_input(tmp_path / "in", 5), Told({}), Readings(monkeypatch)
-    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=told) as pond:
+    epochs, actions, readings = make_input(tmp_path / "in", 5), Actions({}), Readings(monkeypatch)
+    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=actions) as pond:
         pond.stream(stream(tmp_path / "in"))
         first = pond.add("count", COUNT)
-        told.todo = {2: [lambda: pond.add("wide", WIDE), lambda: pond.add("spend", SPEND)]}
+        actions.todo = {2: [lambda: pond.add("wide", WIDE), lambda: pond.add("spend", SPEND)]}
         pond.run(drain=True)
         assert len(readings.threads) == 4  # at the begin, for each as if it came alone, for both
         for name, rows in expected(pond, [first], epochs).items():
@@ -612,7 +613,7 @@ def test_queries_are_changed_from_another_thread_on_a_silent_pond(spark: SparkSe
         assert pond.is_active() and repr(pond).endswith("2 queries over 2 streams, running>")
         pond.stop()
         assert pond.await_termination(60)
-        assert [type(told.change).__name__ for told in pond.history()] == ["Drop", "Add", "Add"]
+        assert [type(entry.change).__name__ for entry in pond.history()] == ["Drop", "Add", "Add"]
         assert {query.name for query in pond.queries} == {"wide", "other"}
 
 
@@ -636,8 +637,8 @@ def test_a_query_that_reads_more_is_started_beside_an_epoch(
 
     if end == "not copied":
         monkeypatch.setattr("millpond.spark.driver.replace_query.next_checkpoint", no_room)
-    epochs, told, asked = make_input(tmp_path / "in", files), Told({}), list[Future[object]]()
-    with Pond(session, tmp_path / "pond", instances=2, on_epoch=told) as pond, ThreadPoolExecutor(1) as other:
+    epochs, actions, requested = make_input(tmp_path / "in", files), Actions({}), list[Future[object]]()
+    with Pond(session, tmp_path / "pond", instances=2, on_epoch=actions) as pond, ThreadPoolExecutor(1) as other:
         pond.stream(stream(tmp_path / "in"))
         first = pond.add("count", COUNT)
 
@@ -645,12 +646,12 @@ def test_a_query_that_reads_more_is_started_beside_an_epoch(
             assert pond._lifetime.opened is not None
             waiting = pond._lifetime.opened.driver._changes._waiting
             before = len(waiting)
-            asked.append(other.submit(pond.add, "wide", WIDE))
+            requested.append(other.submit(pond.add, "wide", WIDE))
             until(lambda: len(waiting) > before, "the pond has come so far", 240)
 
-        told.todo = {at: [*([lambda: pond.add("wide", COUNT)] if end == "refused" else []), beside]}
+        actions.todo = {at: [*([lambda: pond.add("wide", COUNT)] if end == "refused" else []), beside]}
         pond.run(drain=True)
-        failed = asked[0].exception(60)
+        failed = requested[0].exception(60)
         assert isinstance(failed, ChangeRefused) if end == "refused" else failed is None
         checkpoints = [folder.name.partition("-")[2] for folder in sorted((tmp_path / "pond" / "spark").iterdir())]
         assert checkpoints == (["", "000001"] if end == "taken over" else [""])

@@ -146,7 +146,7 @@ class Driver:
             )  # fmt: skip
 
     def order(self, base: Path, **options: Any) -> None:
-        """Start to run a pond to its end, with the options `fault`, `counted`, `drain`, `repair` and `workers`."""
+        """Start to run a pond to its end, with the options `fault`, `markers`, `drain`, `repair` and `workers`."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"base": str(base), **options}) + "\n")
         self.process.stdin.flush()
@@ -230,9 +230,9 @@ class Victims:
             driver.end()
 
 
-def reached_in(counted: Path) -> set[str]:
-    """The steps at which a planned fault has killed, by the folder in which they are counted."""
-    return {marker.name.rsplit(".", 2)[0] for marker in counted.glob("*.kill")}
+def reached_in(markers: Path) -> set[str]:
+    """The steps at which a planned fault has killed, by the folder of their markers."""
+    return {marker.name.rsplit(".", 2)[0] for marker in markers.glob("*.kill")}
 
 
 def send_signal(family: list[int], what: signal.Signals) -> None:
@@ -473,14 +473,14 @@ def run_scenario(world: World, scenario: Scenario) -> None:
     with contextlib.ExitStack() as drivers:
         for step, fault in scenario.faults(world.reached):
             driver = drivers.enter_context(world.victims.one() if scenario.alone(step) else world.victims.joined())
-            counted = base / "faults" / step
-            counted.mkdir()
+            markers = base / "faults" / step
+            markers.mkdir()
             if scenario.action == "kill":
-                driver.order(base, fault=fault, counted=str(counted))
+                driver.order(base, fault=fault, markers=str(markers))
                 assert driver.process.wait(SECONDS) == -signal.SIGKILL  # the Java machine of the tests lives on
-                assert reached_in(counted) == {step}
+                assert reached_in(markers) == {step}
             else:
-                stop(driver, asleep, base, fault=fault, counted=str(counted))
+                stop(driver, asleep, base, fault=fault, markers=str(markers))
                 asleep[step] = driver
             world.seen[step, scenario.action] = f"reached at {fault.split(':')[1]}, output exact"
         done = without_lock(asleep, lambda: world.successor.finish(base))
@@ -543,8 +543,8 @@ def is_stopped(process: subprocess.Popen[Any]) -> bool:
 
 def with_faults(world: World, base: Path, faults: str = "", **workers: str) -> dict[str, Any]:
     """Let the successor run a pond with faults that are planned in its workers, and count steps; the outcome."""
-    counted = str(base / "faults")
-    return world.successor.finish(base, counted=counted, workers={"faults": faults, "counted": counted, **workers})
+    markers = str(base / "faults")
+    return world.successor.finish(base, markers=markers, workers={"faults": faults, "markers": markers, **workers})
 
 
 @pytest.fixture(scope="module")

@@ -214,15 +214,15 @@ def rows_as_events_come(
     spark: SparkSession, server: KafkaServer, topic: str, folder: Path, given: Events, worth: int
 ) -> Sequence[str]:
     """The rows of `sums` if events come while the pond runs, over some seconds."""
-    told, notes = list[dict[str, int]](), list[str]()
+    epochs, notes = list[dict[str, int]](), list[str]()
     produce(server, topic, given[:200])
 
     def committed(done: Epoch) -> None:
-        told.append(done.record.counts[WHOLE_POND])
+        epochs.append(done.record.counts[WHOLE_POND])
         notes.extend(one.note or "" for one in pond.status() if one.name == "shuffle")
 
     def read(count: int) -> None:
-        until(lambda: sum(one.get("events", 0) for one in told) == count, f"{count} events are read", 120)
+        until(lambda: sum(one.get("events", 0) for one in epochs) == count, f"{count} events are read", 120)
 
     with Pond(spark, folder, instances=2, on_epoch=committed) as pond:
         pond.load(TABLE.format(topic=topic, by="PARTITIONED BY (k)"))
@@ -239,7 +239,7 @@ def rows_as_events_come(
                 read(done)
         pond.stop()
         running.join()
-        direct = ["direct" in one for one in told if one.get("events")]
+        direct = ["direct" in one for one in epochs if one.get("events")]
         assert all(direct[1:]) or (worth > 1 and any("a tick was" in note for note in notes)), (direct, notes)
         pond.drain()
         return rows_of(pond, "sums")
