@@ -16,7 +16,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.test_changes import FIELDS, SECOND, SPEND, Told, make_input, read_by, stream
+from tests.spark.test_changes import FIELDS, SECOND, SPEND, Actions, make_input, read_by, stream
 
 from kit.servers.servers import until
 from millpond import Pond
@@ -59,7 +59,7 @@ def added_later(spark: SparkSession, base: Path, declared: Stream, **backfill: A
         for name, text in ASKED.items():
             pond.add(name, text, backfill=True, **backfill)
 
-    with Pond(spark, base / "pond", instances=2, on_epoch=Told({4: [add]})) as pond:
+    with Pond(spark, base / "pond", instances=2, on_epoch=Actions({4: [add]})) as pond:
         pond.stream(declared)
         pond.add("first", SPEND.replace("20", "10").replace("sum(v)", "min(v)"))
         pond.add("same", SPEND)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.test_changes import FIELDS, SPEND, Told, make_input
+from tests.spark.test_changes import FIELDS, SPEND, Actions, make_input
 
 from kit.inputs.plugin_packages import install_plugin
 from millpond import Pond
@@ -58,7 +58,7 @@ def test_a_backfill_reads_the_source_of_a_package_again(
         assert pond.price_of("add", "spend", SPEND, backfill=True).source.bytes
         pond.add("spend", SPEND, backfill=True)
 
-    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=Told({4: [add]})) as pond:
+    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=Actions({4: [add]})) as pond:
         pond.stream(declared)
         pond.add("first", SPEND.replace("sum(v)", "min(v)"))
         pond.run()

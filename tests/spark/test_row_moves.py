@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.test_changes import SPEND, Told, make_input, stream
+from tests.spark.test_changes import SPEND, Actions, make_input, stream
 
 from millpond import LatestRows, Pond
 from millpond.control.wiring.reader import look_up
@@ -41,7 +41,7 @@ def test_rows_are_read_across_shards_after_a_move(spark: SparkSession, tmp_path:
             moved.append(None)
 
     thread = threading.Thread(target=move)
-    told = Told({3: [thread.start], 5: [lambda: thread.join(0.5)]})
+    told = Actions({3: [thread.start], 5: [lambda: thread.join(0.5)]})
     with Pond(spark, tmp_path / "pond", instances=2, on_epoch=told) as pond:
         pond.stream(stream(tmp_path / "in"))
         pond.add("spend", SPEND, serve=True)
