@@ -19,7 +19,7 @@ from millpond.arrays import Ints, Mask, places_of
 from millpond.kernels.columns import Array, Values, from_arrow
 from millpond.model.aggregates import ORDERED
 from millpond.model.expressions import Expression
-from millpond.model.windows import Counted, Pattern
+from millpond.model.windows import Counted, Distinct, Pattern
 from millpond.plan.groups.build import presence_filter
 from millpond.plan.groups.event_log import ties_of
 from millpond.plan.groups.measures import measures_of
@@ -33,6 +33,7 @@ from millpond.runtime.event_log.select_events import passed_mask, value_column, 
 from millpond.runtime.rows.query_families import Family, QueryRows
 from millpond.runtime.rows.window_rows import BlockKeys, checked, of_events, rows_of_results
 from millpond.state.keys.key_dictionary import KeyDictionary
+from millpond.state.keys.keys import canonical
 from millpond.state.layout.cells import extreme_of
 from millpond.state.layout.event_log import Events
 from millpond.state.layout.merge_rules import ADD, MergeRule, is_low_word, merged, merged_overlapping, rule_of
@@ -121,8 +122,11 @@ def _inputs(plan: QueryPlan, due: DueFrames, keys: BlockKeys) -> dict[str, Value
             values = finish(aggregate, measures, columns)
         inputs[f"agg:{i}"] = checked(plan, values)
     at = pa.array(due.at)
+    # as Spark, the row of equal events has 0.0 for -0.0; the event that `keeps` chooses is emitted unchanged
+    one_of_equal = query.keys if isinstance(query.window, Distinct) and not query.window.keeps else ()
     for i, value in enumerate(query.of_event):
-        inputs[f"event:{i}"] = from_arrow(value_column(due.events, value).take(at), value.type)
+        column = value_column(due.events, value).take(at)
+        inputs[f"event:{i}"] = from_arrow(canonical(column) if value in one_of_equal else column, value.type)
     return inputs
 
 
