@@ -25,6 +25,10 @@ class _Arguments(NamedTuple):
     limits: Mapping[str, int]
     tick: bool
 
+    def fit(self, wanted: _Arguments) -> bool:
+        """Whether the reading made from these suits others: only the limits may differ, as they can change later."""
+        return self.limits.keys() == wanted.limits.keys() and self._replace(limits=wanted.limits) == wanted
+
 
 class Readings:
     """Makes the readings of one pond; `session` is Spark's session only for reading.
@@ -40,7 +44,7 @@ class Readings:
         self._ahead: tuple[_Arguments, Reading] | None = None
 
     def read(self, spec: PondSpec, limits: Mapping[str, int], *, tick: bool) -> Reading:
-        """The reading for the queries in force; called again when a change needs more, or other `limits` fit better.
+        """The reading for the queries in force; called again when a change needs more.
 
         Raises:
             QueryTypeError, SourceError, SetupError: as `spark.reading.read_frame.read`.
@@ -48,7 +52,7 @@ class Readings:
         with self._front.lock:
             wanted = _Arguments(self._wanted(spec), limits, tick)
             ahead, self._newest, self._ahead = self._ahead, wanted, None
-            return ahead[1] if ahead is not None and ahead[0] == wanted else self._made(wanted)
+            return ahead[1] if ahead is not None and ahead[0].fit(wanted) else self._made(wanted)
 
     def read_ahead(self, spec: PondSpec, driver: Driver) -> None:
         """Prepare the result of the next `read`, which is used if `spec` is in force then and nothing else changed.

@@ -59,6 +59,7 @@ from millpond.spark.reading.partial_frame import without_sources
 from millpond.spark.session.arrow_rows import ArrowRows
 from millpond.spark.session.batch_rows import BatchRows
 from millpond.spark.session.failures import explained
+from millpond.spark.session.read_limits import ReadLimits
 from millpond.spark.session.session import jvm_failure
 from millpond.spark.session.task_hosts import TaskHosts
 from millpond.spark.sources.file_tables import Lookups
@@ -96,7 +97,7 @@ class Driver:
         self._query: StreamingQuery | None = None
         self._batches: dict[int, SparkBatch] = {}
         self._checkpoint, self._lookups, self._once = Path(), Lookups(()), False
-        self._advisers, self._intake = Advisers(spark, setting.streams), Intake()
+        self._advisers, self._intake, self._limits = Advisers(spark, setting.streams), Intake(), ReadLimits(spark)
         self._head = LogHead(log, manifests, writer, setting, announce, self._changes.spec, self._advisers.idle)
         self._epochs = EpochRunner(self._head, self._advisers, self._intake, self._job, followed, wanted, on_epoch)
 
@@ -118,8 +119,8 @@ class Driver:
     def run(self, reading: Callable[[Mapping[str, int]], Reading], *, once: bool) -> bool:
         """Run epochs until all existing input has been read (`once`) or `stop` is called; return False after `stop`.
 
-        `reading` returns what to read, given limits of records for some streams. It is called again when a change needs
-        input that is not read yet, or when other limits suit the epochs better.
+        `reading` returns what to read, given limits of records for some streams in the first epoch. It is called again
+        when a change needs input that is not read yet.
 
         Raises:
             MillpondError: the failure that ended the streaming query, with its code.
@@ -329,6 +330,7 @@ class Driver:
         if isinstance(self._epochs.run(planned), Deferred):
             self._life.reread()
             raise Stopped
+        self._limits.set(self._query, self._advisers.pace.limits)
 
     def _hand_over(self, successor: Successor) -> None:
         """Record the changes that waited for the epoch's end, and continue with the successor or another query."""
@@ -337,7 +339,7 @@ class Driver:
             return  # the change was refused
         reading = successor.reading
         fits = is_read(self.setting._replace(layout=reading.layout))
-        fits = fits and self._advisers.pace.begun(paced(self.setting.streams)) == reading.limits
+        fits = fits and self._advisers.pace.begun(paced(self.setting.streams)).keys() == reading.limits.keys()
         if fits and not self._life.stop_requested and successor.takes_over():
             self._checkpoint = successor.checkpoint
             self._reads(reading)

@@ -137,7 +137,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """The end of an epoch whose batch must be run by a query that reads other columns, or other limits of records."""
+    """The end of an epoch whose batch must be run by a query that reads other columns."""
 
 
 Active: TypeAlias = Planned | Begun | Computed | Assembled | Appended
@@ -269,7 +269,7 @@ class EpochRunner:
         head.arrange(begun.manifest)
         head.expect(batch.end)
         unread = head.setting is not self._read_for and not is_read(head.setting)
-        if self._advisers.pace.has_changed or self._advisers.functions.ended() or unread:
+        if self._advisers.functions.ended() or unread:
             return Deferred()
         self._read_for = head.setting
         idle = self._advisers.idle.idle(begun.manifest.max_time, lap_us())

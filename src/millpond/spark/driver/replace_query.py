@@ -42,7 +42,7 @@ class Reading(NamedTuple):
     - `frame`, and `layout`, which gives the positions of its columns.
     - `lookups`: the tables in the frame whose lists of files are refreshed.
     - `between`: reads the records between two offsets a second time, as a batch, if that is needed.
-    - `limits`: by stream, the largest number of records that an epoch reads.
+    - `limits`: by stream, the largest number of records that its first epoch reads.
     - `readers`: how gather tasks can read the files of each source, or why Spark reads it.
     """
 
