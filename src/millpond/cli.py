@@ -31,13 +31,14 @@ from millpond.service.api.settings import BY_NAME, starter
 from millpond.service.api.settings_file import spark_settings
 from millpond.service.terminal import commands
 from millpond.service.terminal import serve_arguments as arguments
+from millpond.service.terminal.command_groups import GroupedCommands
 from millpond.service.terminal.parse_arguments import assigned
 from millpond.service.terminal.sql_shell import add_sql
 from millpond.service.terminal.text import folded, printable, trace_lines
 from millpond.version import VERSION
 
 app = typer.Typer(
-    no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
+    cls=GroupedCommands, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
     help="Many continuous queries over one event stream in one Spark application.",
 )  # fmt: skip
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import msgspec
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 
 from millpond.control.commands.json_log import line_writer
@@ -400,19 +400,29 @@ def _watch(app: typer.Typer) -> None:
         placement: Annotated[bool, typer.Option("--placement", help="Also show the local-hit rate.")] = False,
         checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None,
     ) -> None:  # fmt: skip
-        """Show the state of a pond until Ctrl-C, and follow the leader."""
+        """Show the state of a pond until Ctrl-C, and follow the leader.
+
+        A pipe gets each state after the one before, with an empty line between them.
+        """
         shown, pause = console(), threading.Event()
-        with Live(console=shown, screen=shown.is_terminal, auto_refresh=False) as live:
-            while True:
-                try:
-                    with client(checkpoint, url, token, ca) as pond:
-                        placed = pond.placement() if placement else None
-                        live.update(picture(pond.status(), pond.queries(), placed), refresh=True)
-                except NotServingError as error:
-                    live.update(str(error), refresh=True)
-                except KeyboardInterrupt:
-                    return
-                pause.wait(every)
+
+        def state() -> RenderableType:
+            try:
+                with client(checkpoint, url, token, ca) as pond:
+                    placed = pond.placement() if placement else None
+                    return picture(pond.status(), pond.queries(), placed)
+            except NotServingError as error:
+                return str(error)
+
+        with suppress(KeyboardInterrupt):
+            if not shown.is_terminal:
+                while True:
+                    typer.echo(text_of(state(), shown) + "\n")
+                    pause.wait(every)
+            with Live(console=shown, screen=True, auto_refresh=False) as live:
+                while True:
+                    live.update(state(), refresh=True)
+                    pause.wait(every)
 
 
 def _parameters() -> typer.Typer:

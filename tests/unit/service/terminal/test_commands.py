@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from kit.simulator.changing_pond import ChangingPond
@@ -36,6 +38,7 @@ from millpond.service.api.messages import (
     check_sink_names,
 )
 from millpond.service.terminal import commands
+from millpond.service.terminal.command_groups import GROUPS, GroupedCommands
 from millpond.service.terminal.overview import picture, text_of
 from millpond.service.terminal.text import diff_lines, query_lines
 from millpond.state.ports.files import IDENTITY
@@ -99,6 +102,33 @@ def test_the_shell_completes_commands_and_options() -> None:
     for words, at, found in (("millpond sta", "1", "status"), ("millpond add --si", "2", "--sink")):
         variables = {"_MILLPOND_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": at}
         assert CliRunner().invoke(app, [], prog_name="millpond", env=variables).stdout.split() == [found]
+
+
+def test_the_help_has_each_command_under_one_heading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 80 columns, with whole descriptions."""
+    monkeypatch.setenv("COLUMNS", "80")
+    listed = [name for names in GROUPS.values() for name in names]
+    made = typer.main.get_command(app)
+    assert isinstance(made, GroupedCommands) and sorted(listed) == sorted(made.commands)
+    text = CliRunner().invoke(app, ["--help"]).stdout
+    assert [line[:-1] for line in text.splitlines() if line[:-1] in GROUPS] == [*GROUPS]
+    assert re.findall(r"^  ([a-z]+)  +[A-Z].*\.$", text, re.MULTILINE) == listed
+
+
+def test_top_writes_one_state_after_another_into_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    epochs = iter([1, 2])
+
+    def status() -> Status:
+        for epoch in epochs:
+            return Status("leader", "p", epoch, epoch, 3)
+        raise KeyboardInterrupt
+
+    pond = SimpleNamespace(status=status, queries=lambda: [shown("spend")])
+    monkeypatch.setattr(commands, "client", lambda *_: nullcontext(pond))
+    text = CliRunner().invoke(app, ["top", "--every", "0.2"]).stdout
+    states = text.split("\n\n")
+    assert [re.findall(r"epoch +(\d) \(record", state) for state in states] == [["1"], ["2"], []]
+    assert all("spend" in state for state in states[:2]) and "\x1b" not in text
 
 
 class Silent:
