@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import shutil
 import sys
 import traceback
 from pathlib import Path
@@ -34,7 +33,7 @@ from millpond.service.terminal import serve_arguments as arguments
 from millpond.service.terminal.command_groups import GroupedCommands
 from millpond.service.terminal.parse_arguments import assigned
 from millpond.service.terminal.sql_shell import add_sql
-from millpond.service.terminal.text import folded, printable, trace_lines
+from millpond.service.terminal.text import columns, folded, printable, trace_lines
 from millpond.version import VERSION
 
 app = typer.Typer(
@@ -157,7 +156,7 @@ def explain(
         raise typer.BadParameter("--placement needs a pond that has run. Name its folder with --checkpoint.")
     else:
         report = explain_file(_read(file), add, more, master, memory)
-    typer.echo(folded("\n".join(report.parts), _columns() if sys.stdout.isatty() else None), nl=False)
+    typer.echo(folded("\n".join(report.parts), columns() if sys.stdout.isatty() else None), nl=False)
     for note in report.notes:
         typer.echo(note, err=True)
 
@@ -221,14 +220,14 @@ def lookup(
     if as_json:
         typer.echo(msgspec.json.encode({"as_of": as_of, "found": document}).decode())
     elif document is None:
-        typer.echo(f"{query} has no row for {' '.join(key)} as of epoch {as_of}.")
+        typer.echo(f"{query} has no row for {' '.join(key)} as of record {as_of}.")
     else:
         start, end = document["window"]
         width = max(map(len, document["row"]))
         for name, value in document["row"].items():
             shown = value if isinstance(value, str) else msgspec.json.encode(value).decode()
             typer.echo(f"{name:<{width}}  {printable(shown)}")
-        typer.echo(f"window {utc(start)} to {utc(end)}, written by epoch {document['epoch']}, as of epoch {as_of}")
+        typer.echo(f"window {utc(start)} to {utc(end)}, written by epoch {document['epoch']}, as of record {as_of}")
     if document is None:
         raise typer.Exit(1)
 
@@ -249,7 +248,7 @@ def why(
     from millpond.control.wiring.reader import read_truth
 
     found = explain_why(find_facts(*read_truth(checkpoint or only_pond()), query))
-    typer.echo(msgspec.json.encode(found).decode() if as_json else draw(found, _columns()), nl=as_json)
+    typer.echo(msgspec.json.encode(found).decode() if as_json else draw(found, columns()), nl=as_json)
 
 
 @app.command()
@@ -459,11 +458,6 @@ add_sql(app)
 
 def _folder(file: Path, checkpoint: Path | None) -> Address:
     return address_of(file.with_suffix(".pond") if checkpoint is None else checkpoint)
-
-
-def _columns() -> int:
-    """The width of reports: that of the terminal, or 80 columns in a pipe or a file."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 80
 
 
 def _read(file: Path) -> str:

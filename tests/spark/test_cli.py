@@ -173,12 +173,12 @@ def test_once_drained_and_again(bench: Bench) -> None:
     assert re.search(r"total +1275\n", found.out)
     last = found.out.splitlines()[-1]
     assert re.fullmatch(
-        r"window 1970-01-01 00:00:20Z to 1970-01-01 00:00:30Z, written by epoch (\d+), as of epoch \1", last
+        r"window 1970-01-01 00:00:20Z to 1970-01-01 00:00:30Z, written by epoch (\d+), as of record \1", last
     )
     told = millpond_here("lookup", "json_out", "c3", "--json", "--checkpoint", bench.folder / "tx.pond")
     assert json.loads(told.out)["found"]["row"]["n"] == 25
     nobody = millpond_here("lookup", "json_out", "c9", "--checkpoint", bench.folder / "tx.pond")
-    assert (nobody.status, "no row for c9 as of epoch" in nobody.out) == (1, True)
+    assert (nobody.status, "no row for c9 as of record" in nobody.out) == (1, True)
 
     bench.add_file(3)
     with mock.patch.object(run, "log_epoch", lambda _epoch: signal.getsignal(signal.SIGINT)(signal.SIGINT, None)):
@@ -342,7 +342,7 @@ def test_ctrl_c_stops_at_the_end_of_the_epoch(bench: Bench, running: Terminal) -
     assert "Stopping after the current step." in running.text
     assert "Traceback" not in running.text
     assert "ERROR" not in running.text
-    assert re.search(r"All rows are out as of epoch \d+", running.text)
+    assert re.search(r"All rows are out as of record \d+", running.text)
     counted = bench.counted()
     assert counted and set(counted.values()) == {20_000}
     _complete(bench)

@@ -182,10 +182,10 @@ def _report(console: Console, pond: Pond, progress: Progress, sharing: Sharing, 
 def _look_up(console: Console, pond: Pond) -> None:
     served = pond.lookup("plane_day", LOOKED_UP)
     if served.document is None:
-        _say(console, f"\nThe store has no row of plane_day for {LOOKED_UP}, as of epoch {served.n}")
+        _say(console, f"\nThe store has no row of plane_day for {LOOKED_UP}, as of record {served.n}")
         return
     start, _ = served.document["window"]
-    _say(console, f"\nFrom the store, plane_day of {LOOKED_UP} on {utc(start)[:10]}, as of epoch {served.n}:")
+    _say(console, f"\nFrom the store, plane_day of {LOOKED_UP} on {utc(start)[:10]}, as of record {served.n}:")
     _say(console, f"  {served.document['row']}")
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import msgspec
 import typer
 from rich.console import Console, RenderableType
-from rich.live import Live
 
 from millpond.control.commands.json_log import line_writer
 from millpond.errors import MillpondError, NotServingError, RequestError, SetupError
@@ -19,7 +18,7 @@ from millpond.followers.sinks.kinds import KINDS, remote_names
 from millpond.service.api.messages import STATE_CHANGES, Changed, Priced
 from millpond.service.api.serve_options import Options
 from millpond.service.api.service_files import only_pond
-from millpond.service.terminal.overview import picture, text_of
+from millpond.service.terminal.overview import picture, redraw, text_of
 from millpond.service.terminal.parse_arguments import assigned, selected
 from millpond.service.terminal.serve_arguments import Range, Target, host_and_port, policy_of
 from millpond.service.terminal.text import (
@@ -404,7 +403,6 @@ def _watch(app: typer.Typer) -> None:
 
         A pipe gets each state after the one before, with an empty line between them.
         """
-        shown, pause = console(), threading.Event()
 
         def state() -> RenderableType:
             try:
@@ -415,14 +413,7 @@ def _watch(app: typer.Typer) -> None:
                 return str(error)
 
         with suppress(KeyboardInterrupt):
-            if not shown.is_terminal:
-                while True:
-                    typer.echo(text_of(state(), shown) + "\n")
-                    pause.wait(every)
-            with Live(console=shown, screen=True, auto_refresh=False) as live:
-                while True:
-                    live.update(state(), refresh=True)
-                    pause.wait(every)
+            redraw(state, console(), every)
 
 
 def _parameters() -> typer.Typer:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, NoReturn
 
+import typer
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -26,6 +29,18 @@ def text_of(shown: RenderableType, console: Console) -> str:
     with console.capture() as printed:
         console.print(shown)
     return "\n".join(map(str.rstrip, printed.get().splitlines()))
+
+
+def redraw(state: Callable[[], RenderableType], console: Console, every: float) -> NoReturn:
+    """Draw the state every so many seconds: on the screen of a terminal, or one below the other in a pipe."""
+    if not console.is_terminal:
+        while True:
+            typer.echo(text_of(state(), console) + "\n")
+            time.sleep(every)
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(state(), refresh=True)
+            time.sleep(every)
 
 
 def _numbers(status: Status, placed: Placed | None) -> Table:

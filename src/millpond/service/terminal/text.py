@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
@@ -37,6 +39,11 @@ def printable(text: str) -> str:
     a\\x1b[2J\\r\\n
     """
     return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def columns() -> int:
+    """The width of reports: that of the terminal, or 80 columns in a pipe or a file."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 80
 
 
 def folded(text: str, width: int | None) -> str:
