@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 
 from kit.inputs.json_texts import ALL_ALONE, KINDS, json_text
 from millpond.formats.json_checks import Column, Doubt
-from millpond.formats.json_values import Parsed, parse_texts
+from millpond.formats.json_values import parse_texts
+from millpond.formats.text_parser import Parsed
 from millpond.model.stream import Field, Stream
 from millpond.spark.sources.value_formats import parsed
 

@@ -6,6 +6,7 @@ a value is written as nearly every program writes it. `Doubt` is raised for ever
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -14,9 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pv
 
-from millpond.formats.json_checks import Column, Doubt, bytes_of, check_utf8
+from millpond.formats.json_checks import NUMBER_WORDS, RANGES, Column, Doubt, bytes_of, check_utf8
 from millpond.formats.json_times import dates, timestamps
-from millpond.formats.json_values import Parsed, final_type, placed, wide_decimal
+from millpond.formats.json_values import final_type, wide_decimal
+from millpond.formats.text_parser import Parsed, Rows, TextParser
 from millpond.model.types import digits_of, is_decimal, is_float
 
 Bytes = npt.NDArray[np.uint8]
@@ -52,35 +54,85 @@ def parse_csv(
 ) -> Parsed:  # fmt: skip
     """Parse one line of CSV per text, which has a field for each column.
 
-    A text that is NULL is malformed; so is one with another number of fields, if texts are parsed `strict`. The values
-    of an empty text are NULL.
+    A text that is NULL is malformed; if texts are parsed `strict`, so is one with another number of fields, or with a
+    value that does not fit its column. The values of an empty text are NULL.
 
     Raises:
         Doubt: a result that equals Spark's `from_csv` is not known for some text.
     """
     if texts.nbytes > _MOST_BYTES:
         raise Doubt("the values of a batch have more than a gigabyte")
-    texts = texts.cast(pa.binary())  # Spark may send them as large_binary
-    check_utf8(texts)
-    malformed = np.array(texts.is_null())
-    rows, skipped = np.flatnonzero(np.asarray(pc.fill_null(pc.binary_length(texts), 0))), list[int]()
-    if not len(rows):
-        return Parsed([pa.nulls(len(texts), final_type(column.kind, zone)) for column in columns], malformed)
-    given = texts if len(rows) == len(texts) else texts.take(pa.array(rows))
-    block = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(given)], pa.int32()), given), b"\n")[0].as_py()
-    data = np.frombuffer(block, np.uint8)
-    if np.count_nonzero(data == _LINE_FEED) != len(rows) - 1 or (data == _RETURN).any():
-        raise Doubt("a value has several lines")
+    parser = _Parser(texts, columns, zone, separator, strict=strict)
+    rows = np.flatnonzero(np.asarray(pc.fill_null(pc.binary_length(texts), 0)))
+    if len(rows):
+        parser.parse(rows)
+    return parser.result(np.array(texts.is_null()))
 
-    def skip(row: pv.InvalidRow) -> str:
-        skipped.append(row.number - 1)
-        return "skip" if strict else "error"
 
-    found, count = parse_lines(block, [column.name for column in columns], columns, separator, zone, skip)
-    if count + len(skipped) != len(rows):
-        raise Doubt("a value is not one line")
-    malformed[rows[skipped]] = True
-    return Parsed(placed(found, np.delete(rows, skipped), len(texts)), malformed)
+class _Parser(TextParser):
+    """Parses texts as the lines of one block."""
+
+    def __init__(
+        self, texts: pa.BinaryArray | pa.LargeBinaryArray, columns: Sequence[Column], zone: str, separator: str, *,
+        strict: bool,
+    ) -> None:  # fmt: skip
+        super().__init__(texts, [final_type(column.kind, zone) for column in columns])
+        self._columns, self._names, self._zone = columns, [column.name for column in columns], zone
+        self._separator, self._strict = separator, strict
+
+    def _parsed(self, rows: Rows, texts: pa.BinaryArray) -> tuple[Rows, list[pa.Array]]:
+        check_utf8(texts)
+        block = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts), b"\n")[0].as_py()
+        data, skipped = np.frombuffer(block, np.uint8), list[int]()
+        if np.count_nonzero(data == _LINE_FEED) != len(rows) - 1 or (data == _RETURN).any():
+            raise Doubt("a value has several lines")
+
+        def skip(row: pv.InvalidRow) -> str:
+            skipped.append(row.number - 1)
+            return "skip" if self._strict else "error"
+
+        found, count = parse_lines(block, self._names, self._columns, self._separator, self._zone, skip)
+        if count + len(skipped) != len(rows):
+            raise Doubt("a value is not one line")
+        self._malformed += rows[skipped].tolist()
+        return np.delete(rows, skipped), found
+
+    def _judge(self, row: int, text: bytes, doubt: Doubt) -> None:
+        """Of a strict stream, a text is malformed if a field has no form of its type that Spark takes."""
+        if not self._strict or b"\n" in text or b"\r" in text:
+            raise doubt
+        try:
+            fields = _fields(text, self._names, self._columns, self._separator, None)
+        except pa.ArrowInvalid:
+            raise doubt from None
+        values = zip(self._columns, fields.columns, strict=True)
+        if not any(is_misfit(value[0].as_py() or "", column.kind) for column, value in values):
+            raise doubt
+        self._malformed.append(row)
+
+
+_NO_INTEGER = re.compile(r"(?![+-]?[0-9]+$).+", re.DOTALL)
+_NO_DECIMAL = re.compile(r"[^0-9]+|.*[^-+0-9.,eE].*", re.DOTALL)
+_NO_FLOAT = re.compile(r"[^0-9]+|.*[^-+0-9.xXpPa-fA-F\0-\x20].*", re.DOTALL)
+_NO_TIME = re.compile(r"[^0-9]+", re.DOTALL)
+
+
+def is_misfit(text: str, kind: str) -> bool:
+    """Whether it is known that Spark takes a field for no value of its type; an empty field is NULL.
+
+    >>> is_misfit("a", "int"), is_misfit("99999999999", "int"), is_misfit("+1", "int"), is_misfit("", "int")
+    (True, True, False, False)
+    """
+    if kind == "string" or not text or not text.isascii():
+        return False
+    if kind == "boolean":
+        return text.lower() not in ("true", "false")
+    if kind in RANGES:
+        top = 1 << (RANGES[kind] - 1)
+        return bool(_NO_INTEGER.fullmatch(text)) or (len(text) < 40 and not -top <= int(text) < top)
+    if is_float(kind):
+        return bool(_NO_FLOAT.fullmatch(text)) and text.lower().lstrip("+-") not in NUMBER_WORDS
+    return bool((_NO_DECIMAL if is_decimal(kind) else _NO_TIME).fullmatch(text))
 
 
 def _fields(

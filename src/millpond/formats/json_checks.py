@@ -21,6 +21,9 @@ LONGEST = 50_000
 _LIMIT = 1000
 """Jackson's limit of nested levels, and of the digits of a number."""
 
+_NUMERIC = np.isin(np.arange(256), np.frombuffer(b"0123456789.eE+-", np.uint8))
+"""By byte, whether it may be a part of a number."""
+
 _WIDE = r'\s*("?[-+]?[0-9.]{39}|"[-+]?[0-9.]+[eE]\+?[0-9]+"|[-+]?[0-9.]+[eE]\+?[0-9])'
 """Numbers, also in quotes, of more than 38 digits, or with an exponent that is not negative."""
 _PLAIN_NAME = re.compile(r"[ !#-%(-.0-;?-\[\]-~]+")
@@ -28,7 +31,7 @@ _ESCAPED_NAME = r"\\u00(2[013-589a-eA-E]|3[0-9abABfF]|[46][0-9a-fA-F]|5[0-9abdef
 """A character of a plain name that is written as an escape, as no producer does. Some do for quotes, / & < = and >."""
 _STEP = 13
 
-_RANGES = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
+RANGES = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _INF = r"[:\[,]\s*(-NaN|-?Inf([^i]|$))"
 """Numbers that `pyarrow.json` takes and Jackson does not."""
 
@@ -39,7 +42,7 @@ _BEGINS = frozenset(bytes([byte]) for byte in b"{[\"'/+-.0123456789NItfn\xef")
 """First bytes of the texts that Jackson may take."""
 
 _DIGIT = re.compile("[0-9]")
-_NUMBER_WORDS = {"", "nan", "inf", "infinity"}
+NUMBER_WORDS = {"", "nan", "inf", "infinity"}
 
 
 class Doubt(Exception):
@@ -95,11 +98,11 @@ def check_limits(texts: pa.BinaryArray) -> None:
     levels = np.add.reduceat(((data == ord("[")) | (data == ord("{"))).astype(np.int32), offsets[:-1])
     if levels.max() > _LIMIT:
         raise Doubt("a value may be nested deeply")
-    # a number of more digits than the limit has two sampled bytes in sequence
-    digits = (data[:: _LIMIT // 2] >= ord("0")) & (data[:: _LIMIT // 2] <= ord("9"))
-    for place in np.flatnonzero(digits[1:] & digits[:-1]).tolist():
-        between = data[place * (_LIMIT // 2) : (place + 1) * (_LIMIT // 2)]
-        if np.isin(between, np.frombuffer(b"0123456789.eE+-", np.uint8)).all():
+    # a number of more digits than the limit has two sampled bytes in sequence, each a digit, point, sign or exponent
+    step = _LIMIT // 2
+    sampled = _NUMERIC[data[::step]]
+    for place in np.flatnonzero(sampled[1:] & sampled[:-1]).tolist():
+        if _NUMERIC[data[place * step : (place + 1) * step]].all():
             raise Doubt("a value may have a number of many digits")
 
 
@@ -218,15 +221,15 @@ def _fits(value: Any, kind: str) -> bool | None:
         return isinstance(value, bool)
     if isinstance(value, bool):
         return False
-    if kind in _RANGES:
+    if kind in RANGES:
         if not isinstance(value, int):
             return False
-        top = 1 << (_RANGES[kind] - 1)
+        top = 1 << (RANGES[kind] - 1)
         return None if kind == "tinyint" and top <= value < 2 * top else -top <= value < top
     if is_decimal(kind):
         return None
     if is_float(kind):
-        return True if not isinstance(value, str) else None if value.lower().lstrip("+-") in _NUMBER_WORDS else False
+        return True if not isinstance(value, str) else None if value.lower().lstrip("+-") in NUMBER_WORDS else False
     if isinstance(value, str):  # of a date or a timestamp
         return None if _DIGIT.search(value) or not value else False
     return None if isinstance(value, int) else False

@@ -10,11 +10,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from enum import Enum, auto
-from itertools import pairwise
-from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
@@ -31,6 +28,7 @@ from millpond.formats.json_checks import (
     judged,
 )
 from millpond.formats.json_times import dates, timestamps
+from millpond.formats.text_parser import Mask, Parsed, Rows, TextParser
 from millpond.model.types import (
     digits_of,
     element_of,
@@ -41,8 +39,6 @@ from millpond.model.types import (
     parts_of,
     struct_fields,
 )
-
-Mask: TypeAlias = npt.NDArray[np.bool_]
 
 _TYPES = {
     "boolean": pa.bool_(), "tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64(),
@@ -71,13 +67,6 @@ class Mode(Enum):
     """The same; but the texts are lines of a file, of which one that is not JSON is a row of NULLs."""
 
 
-class Parsed(NamedTuple):
-    """A column of each requested name, and the texts that are malformed; all their values are NULL."""
-
-    columns: list[pa.Array]
-    malformed: Mask
-
-
 def parse_texts(
     texts: pa.BinaryArray | pa.LargeBinaryArray, columns: Sequence[Column], zone: str, mode: Mode = Mode.STRICT
 ) -> Parsed:  # fmt: skip
@@ -93,28 +82,12 @@ def parse_texts(
     longest = int(lengths.max(initial=0))
     if longest > LONGEST:
         raise Doubt(f"a value is longer than {LONGEST:,} bytes")
-    reader = _Reader(texts, columns, zone, mode)
+    parser = _Parser(texts, columns, zone, mode)
     rows = np.flatnonzero(~malformed & ~np.asarray(pc.fill_null(pc.equal(texts, b"{}"), False)))
     block = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // max(1, longest)))
     for start in range(0, len(rows), block):
-        reader.read(rows[start : start + block])
-    malformed[reader.malformed] = True
-    read = np.concatenate([np.zeros(0, np.int64), *reader.rows])
-    found = [
-        pa.concat_arrays([part[place] for part in reader.parts] or [pa.nulls(0, final_type(column.kind, zone))])
-        for place, column in enumerate(columns)
-    ]
-    return Parsed(placed(found, read, len(texts)), malformed)
-
-
-def placed(columns: list[pa.Array], rows: npt.NDArray[np.int64], count: int) -> list[pa.Array]:
-    """The columns with their values at distinct rows of `count`; all other rows are NULL."""
-    if len(rows) == count:
-        return columns
-    places = np.full(count, -1)
-    places[rows] = np.arange(len(rows))
-    index = pa.array(places, mask=places < 0)
-    return [column.take(index) for column in columns]
+        parser.parse(rows[start : start + block])
+    return parser.result(malformed)
 
 
 def final_type(kind: str, zone: str) -> pa.DataType:
@@ -152,52 +125,18 @@ def _negative_zeros(values: pa.Array) -> Mask:
     return zeros
 
 
-class _Reader:
-    """Parses blocks of texts; collects parts of the columns with the rows that they hold, and the malformed rows."""
+class _Parser(TextParser):
+    """Parses texts with `pyarrow.json`."""
 
     def __init__(
         self, texts: pa.BinaryArray | pa.LargeBinaryArray, columns: Sequence[Column], zone: str, mode: Mode
     ) -> None:
-        self._texts, self._columns, self._zone = texts, columns, zone
-        self._mode = mode
+        super().__init__(texts, [final_type(column.kind, zone) for column in columns])
+        self._columns, self._zone, self._mode = columns, zone, mode
         fields = [(_MARK, pa.bool_()), *((column.name, _parsed_type(column.kind, wide=True)) for column in columns)]
         self._options = pj.ParseOptions(pa.schema(fields), unexpected_field_behavior="ignore")
-        self._suspects = 8 + len(texts) // 2000
-        self._failures = 16 * self._suspects
-        self.parts: list[list[pa.Array]] = []
-        self.rows: list[npt.NDArray[np.int64]] = []
-        self.malformed: list[int] = []
 
-    def read(self, rows: npt.NDArray[np.int64]) -> None:
-        """Parse the texts of these rows, in order.
-
-        Raises:
-            Doubt: see `parse_texts`.
-        """
-        texts = self._texts.take(pa.array(rows)) if len(rows) < len(self._texts) else self._texts
-        self._read(rows, texts.cast(pa.binary()))  # Spark may send them as large_binary
-
-    def _read(self, rows: npt.NDArray[np.int64], texts: pa.BinaryArray) -> None:
-        """Parse texts; where this fails, parse each half, down to single texts."""
-        try:
-            self.parts.append(self._parsed(texts))
-            self.rows.append(rows)
-            return
-        except Doubt as doubt:
-            self._failures -= 1
-            if self._failures < 0:
-                raise
-            if len(rows) == 1:
-                self._suspect(int(rows[0]), texts[0].as_py(), doubt)
-        for start, end in pairwise((0, len(rows) // 2, len(rows))) if len(rows) > 1 else ():
-            self._read(rows[start:end], texts[start:end])
-
-    def _parsed(self, texts: pa.BinaryArray) -> list[pa.Array]:
-        """The columns of these texts.
-
-        Raises:
-            Doubt: one of them is not an object that `pyarrow.json` parses as Spark does.
-        """
+    def _parsed(self, rows: Rows, texts: pa.BinaryArray) -> tuple[Rows, list[pa.Array]]:
         if not pc.all(pc.starts_with(texts, b"{")).as_py():
             raise Doubt("a value does not begin with a brace")
         check_limits(texts)
@@ -213,7 +152,7 @@ class _Reader:
         marks = table[_MARK]
         if table.num_rows != len(texts) or marks.null_count or not pc.all(marks).as_py():
             raise Doubt("a value is not one object")
-        return [self._column(column, table[column.name].combine_chunks(), texts) for column in self._columns]
+        return rows, [self._column(column, table[column.name].combine_chunks(), texts) for column in self._columns]
 
     def _column(self, column: Column, values: pa.Array, texts: pa.BinaryArray) -> pa.Array:
         """The values in the type of their column; Spark takes -0 as 0.0, and `pyarrow.json` as -0.0."""
@@ -234,16 +173,11 @@ class _Reader:
                 raise Doubt("a value has the number -0")
         return values
 
-    def _suspect(self, row: int, text: bytes, doubt: Doubt) -> None:
-        """Decide what a single text is that `pyarrow.json` does not parse."""
-        self._suspects -= 1
-        if self._suspects < 0:
-            raise Doubt("many values do not parse")
+    def _judge(self, row: int, text: bytes, doubt: Doubt) -> None:
         verdict = judged(text, self._columns)
         if verdict in MALFORMED and self._mode is Mode.STRICT:
-            self.malformed.append(row)
+            self._malformed.append(row)
         elif verdict is Verdict.EMPTY or (verdict is Verdict.NOT_JSON and self._mode is Mode.LINES):
-            self.parts.append([pa.nulls(1, final_type(column.kind, self._zone)) for column in self._columns])
-            self.rows.append(np.array([row]))
+            self._add(np.array([row]), [pa.nulls(1, kind) for kind in self._types])
         else:
             raise doubt

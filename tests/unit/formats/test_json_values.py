@@ -10,8 +10,9 @@ import pytest
 
 from kit.inputs.json_texts import KINDS, json_text
 from millpond.formats import json_values
-from millpond.formats.json_checks import Column, Doubt
-from millpond.formats.json_values import Mode, Parsed, parse_texts
+from millpond.formats.json_checks import Column, Doubt, check_limits
+from millpond.formats.json_values import Mode, parse_texts
+from millpond.formats.text_parser import Parsed
 from millpond.plan.options import text_reading
 
 NUMBER = [Column("n", "bigint")]
@@ -88,6 +89,13 @@ def test_a_time_without_an_offset_needs_utc_and_forms_are_not_mixed() -> None:
 def test_what_spark_may_take_differently_is_doubted(text: bytes, why: str) -> None:
     with pytest.raises(Doubt, match=why):
         parse(b'{"n":1}', text)
+
+
+def test_a_number_of_many_digits_is_doubted_wherever_its_point_and_exponent_are() -> None:
+    for place in (488, 489, 988, 989):
+        for mark in (b".", b"e+"):
+            with pytest.raises(Doubt, match="digits"):
+                check_limits(pa.array([b'{"n":1,"x":' + b"1" * place + mark + b"1" * (1100 - place) + b"}"]))
 
 
 def test_many_malformed_texts_are_doubted_and_a_permissive_stream_doubts_each() -> None:

@@ -50,18 +50,23 @@ def test_columns_are_at_their_positions_and_malformed_records_in_batches_of_thei
     assert texts.take_bytes() == 0
 
 
-def test_csv_is_parsed_likewise_and_a_text_with_another_number_of_fields_is_malformed() -> None:
+def test_csv_is_parsed_likewise_and_a_text_that_does_not_fit_is_malformed() -> None:
     csv = replace(LAYOUT, texts=(LAYOUT.texts[0]._replace(separator=";"),))
-    events, dead = TextEvents(csv).parsed([batch(b"a;1", b"oops", None, b'"b;c";', b"d;2;3", b"e;3")])
-    assert [column.to_pylist() for column in events.columns[1:]] == [[0, 3, 5], [10, 13, 15], [1, None, 3]]
-    letters = [(row["offset"], row["value"], row["reason"]) for row in dead.column(1).to_pylist()]
-    assert letters == [(1, b"oops", NO_PARSE), (2, None, NO_VALUE), (4, b"d;2;3", NO_PARSE)]
-    for odd in (b"a;x", b"a;1\nb;2", b'a"b;1', b" a;1", b"a;9223372036854775808", b"\xff;1"):
+    odd = [b"oops", b"d;2;3", b"a;x", b"a;9223372036854775808", b"a;1.5", b'"a;1";" 2"', b"a;12 "]
+    read = batch(b"a;1", None, b'"b;c";', *odd, b"e;3")
+    events, dead = TextEvents(csv).parsed([read])
+    assert [column.to_pylist() for column in events.columns[1:]] == [[0, 2, 10], [10, 12, 20], [1, None, 3]]
+    letters = [(row["value"], row["reason"]) for row in dead.column(1).to_pylist()]
+    assert letters == [(None, NO_VALUE), *((text, NO_PARSE) for text in odd)]
+    for doubtful in (b"a;+1", b"a;1\nb;2", b'a"b;1', b" a;1", b"a;\xd9\xa1", b"\xff;1"):
         with pytest.raises(ObstacleError):
-            list(TextEvents(csv).parsed([batch(b"a;1", odd)]))
+            list(TextEvents(csv).parsed([batch(b"a;1", doubtful)]))
     permissive = replace(LAYOUT, texts=(csv.texts[0]._replace(strict=False),))
-    with pytest.raises(ObstacleError):
-        list(TextEvents(permissive).parsed([batch(b"a;1", b"oops")]))
+    for misfit in (b"oops", b"a;x"):
+        with pytest.raises(ObstacleError):
+            list(TextEvents(permissive).parsed([batch(b"a;1", misfit)]))
+    with pytest.raises(ObstacleError, match="many"):
+        list(TextEvents(csv).parsed([batch(*[b"a;x"] * 20)]))
 
 
 def test_texts_may_come_with_long_offsets() -> None:
