@@ -113,7 +113,7 @@ HOMES = {
     "httpx": ("service/api/client.py", "followers/sinks/webhook.py"),
     "ptars": ("formats/protobuf.py",),
     "google": ("formats/protobuf.py",),
-    "deltalake": ("followers/sinks/delta_lake.py",),
+    "deltalake": ("followers/sinks/delta_lake.py", "runtime/inputs/delta_log.py"),
     "duckdb": ("control/commands/demo", "service/postgres/sandbox.py", "kit/judges/duckdb"),
     "moto": ("kit/servers/s3_program.py",),
     "werkzeug": ("kit/servers/s3_program.py",),

@@ -1,4 +1,4 @@
-"""Sources that packages add, and ORC, in a pond: they are read, and their files checked before the start."""
+"""Sources of packages, ORC files and tables of Delta Lake in a pond: what is read, and what is refused."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.json as pj
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from pyarrow import orc
 from pyspark.sql import SparkSession
 
 from kit.inputs.plugin_packages import install_plugin
 from millpond import Pond
-from millpond.errors import LateSchemaError, QueryTypeError
+from millpond.errors import InputError, LateSchemaError, QueryTypeError
 from millpond.model.endpoints import GROUP
+from millpond.plan.explain.plan_text import explain
 
 SOURCE = """
 from millpond.errors import LateSchemaError
@@ -84,3 +86,38 @@ def test_a_source_of_a_package(spark: SparkSession, tmp_path: Path, monkeypatch:
         pond.run(once=True)
     with Pond(spark, tmp_path / "wrong") as pond, pytest.raises(QueryTypeError, match="option of ndjson"):
         pond.load(f"CREATE TABLE tx (c STRING) USING ndjson OPTIONS (path '{tmp_path}/in', header 'true')")
+
+
+DELTA = """
+CREATE TABLE tx (c STRING, ts TIMESTAMP, n INT) USING delta OPTIONS (path '{folder}/in', maxFilesPerTrigger '1');
+CREATE STREAMING TABLE taken USING json TBLPROPERTIES ('path' = '{folder}/out') AS
+  SELECT c, n FROM STREAM tx WHERE n > 0;
+"""
+
+
+def test_rows_that_are_appended_to_a_table_of_delta_are_read_once(spark: SparkSession, tmp_path: Path) -> None:
+    def append(*numbers: int) -> None:
+        times = pa.array([1_700_000_000_000_000 + n for n in numbers], pa.timestamp("us", "UTC"))
+        columns = {"c": [f"c{n % 2}" for n in numbers], "ts": times, "n": pa.array(numbers, pa.int32())}
+        write_deltalake(str(tmp_path / "in"), pa.table(columns), mode="append", partition_by=["c"])
+
+    def opened() -> Pond:
+        pond = Pond(spark, tmp_path / "pond")
+        pond.load(DELTA.format(folder=tmp_path))
+        return pond
+
+    append(0, 1, 2)
+    append(3)
+    with opened() as pond:
+        pond.run(once=True)
+        assert "added to its table are read with Arrow" in explain(pond.plan, pond.streams)
+    assert rows(tmp_path / "out") == [("c0", 2), ("c1", 1), ("c1", 3)]
+    append(4, 5)
+    DeltaTable(str(tmp_path / "in")).optimize.compact()
+    append(6)
+    with opened() as pond:
+        pond.run(once=True)
+        assert rows(tmp_path / "out") == [("c0", 2), ("c0", 4), ("c0", 6), ("c1", 1), ("c1", 3), ("c1", 5)]
+        DeltaTable(str(tmp_path / "in")).delete("n = 5")
+        with pytest.raises(InputError, match="deletes or changes rows"):
+            pond.run(once=True)

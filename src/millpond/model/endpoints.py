@@ -146,6 +146,13 @@ BUILT_IN: tuple[SourceKind, ...] = (
     SourceKind(name="rate", options=_words("rowsPerSecond rampUpTime numPartitions"), columns=_RATE),
     SourceKind(name="rate-micro-batch", stream=False, columns=_RATE),
     SourceKind(
+        name="delta", format="millpond_delta", prepare="millpond.spark.sources.delta_tables:provide", extra="delta",
+        options=_words(
+            "path startingVersion startingTimestamp skipChangeCommits maxFilesPerTrigger maxBytesPerTrigger"
+        ),
+        manners=_words("maxFilesPerTrigger maxBytesPerTrigger"),
+    ),
+    SourceKind(
         name="kafka", options=_KAFKA, topics=True, again=True, paths=("schema",),
         manners=_words("connection maxOffsetsPerTrigger epochTarget failOnDataLoss"),
     ),

@@ -15,7 +15,7 @@ from millpond.model.stream import DROP, Stream
 from millpond.runtime.inputs.backfill import PastEpoch, path_of
 from millpond.spark.catalyst.data_types import schema_of
 from millpond.spark.reading.source_progress import FILE, Portion, batch_of, gone, listed_files
-from millpond.spark.reading.spark_source import SparkSource, as_json, prepare
+from millpond.spark.reading.spark_source import SparkSource, prepare
 from millpond.spark.sources.malformed_files import MarkedFiles, drops_malformed
 
 PORTION_BYTES = 256 << 20
@@ -36,11 +36,7 @@ class FileSource(SparkSource):
         self._separates = separates and drops_malformed(stream)
 
     def stand_in(self) -> SparkSource:
-        """Declared columns suffice for an analysis, so that files need no jar."""
-        path = self.source.option("path")
-        if self.kind.prepare is not None and path is not None:
-            return SparkSource(as_json(self.stream, path))
-        return FileSource(self.stream, separates=False)
+        return super().stand_in() if self.kind.prepare is not None else FileSource(self.stream, separates=False)
 
     def frame(
         self, spark: SparkSession, name: str | None, limit: int | None, marks: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""Reads a source that Spark opens by the name of its format, such as `rate` or a data source of a package."""
+"""Reads a source that Spark opens by the name of its format, such as `rate`, `delta` or a data source of a package."""
 
 from __future__ import annotations
 
@@ -34,7 +34,11 @@ class SparkSource:
         return self.stream
 
     def stand_in(self) -> SparkSource:
-        return self
+        """Declared columns suffice for an analysis, so that files and tables need no jar and no data source."""
+        path = self.source.option("path")
+        if self.kind.prepare is None or path is None or self.kind.columns:
+            return self
+        return SparkSource(as_json(self.stream, path))
 
     def frame(
         self, spark: SparkSession, name: str | None, limit: int | None, marks: Mapping[str, str]

@@ -1,0 +1,99 @@
+"""Reads data files of Delta Lake tables into the columns that a stream declares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from millpond.errors import GoneError, LateSchemaError
+from millpond.runtime.inputs.delta_log import DataFile
+
+_ROWS = 1 << 16
+
+_PLAIN = {
+    kind.id: plain
+    for plain, wide in (
+        (pa.string(), (pa.large_string(), pa.string_view())),
+        (pa.binary(), (pa.large_binary(), pa.binary_view())),
+    )
+    for kind in wide
+}
+"""By the number of an Arrow type, the type that Spark has for the same values."""
+
+
+def read_file(file: DataFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of a file in the types of `schema`; a column that the file lacks is NULL. Ignores the case of names.
+
+    Raises:
+        GoneError: the file does not exist. LateSchemaError: a column has another type than the schema.
+    """
+    try:
+        source = pq.ParquetFile(file.path)
+    except FileNotFoundError as error:
+        raise GoneError(
+            f"The data file {file.path} no longer exists.",
+            "VACUUM has deleted it before the stream had read it: begin a new pond, and keep files for longer.",
+        ) from error
+    with source:
+        stored = {name.lower(): name for name in source.schema_arrow.names}
+        partition = {name.lower(): value for name, value in file.partition.items()}
+        needed = [stored[name.lower()] for name in schema.names if name.lower() in stored]
+        for batch in source.iter_batches(_ROWS, columns=needed):
+            columns = []
+            for field in schema:
+                name = field.name.lower()
+                if name in partition:
+                    columns.append(_repeated(file, field, partition[name], batch.num_rows))
+                elif name in stored:
+                    columns.append(_converted(file, field, batch.column(stored[name])))
+                else:
+                    columns.append(pa.nulls(batch.num_rows, field.type))
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _repeated(file: DataFile, field: pa.Field, value: object, count: int) -> pa.Array:
+    """The value of a partition column, which the log has as a text."""
+    if value is None or value == "":
+        return pa.nulls(count, field.type)
+    try:
+        return pa.repeat(pa.scalar(value).cast(field.type), count)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise _misfit(file, field, f"the partition {value!r}") from error
+
+
+def _converted(file: DataFile, field: pa.Field, values: pa.Array) -> pa.Array:
+    if values.type == field.type:
+        return values
+    if not _fits(values.type, field.type):
+        raise _misfit(file, field, str(values.type))
+    try:
+        return values.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise _misfit(file, field, str(values.type)) from error
+
+
+def _fits(given: pa.DataType, to: pa.DataType) -> bool:
+    """Whether each value of a type is one of another type."""
+    kinds = pa.types
+    given = _PLAIN.get(given.id, given.value_type if kinds.is_dictionary(given) else given)
+    if kinds.is_timestamp(given) and kinds.is_timestamp(to):
+        return (given.tz is None) == (to.tz is None)
+    if kinds.is_signed_integer(given) and kinds.is_signed_integer(to):
+        return bool(given.bit_width <= to.bit_width)
+    if kinds.is_floating(given) and kinds.is_floating(to):
+        return bool(given.bit_width <= to.bit_width)
+    if kinds.is_decimal(given) and kinds.is_decimal(to):
+        return bool(given.scale == to.scale and given.precision <= to.precision)
+    if kinds.is_nested(given) and given.id == to.id and given.num_fields == to.num_fields:
+        parts = [(given.field(place), to.field(place)) for place in range(given.num_fields)]
+        named = kinds.is_struct(given)
+        return all((a.name == b.name or not named) and _fits(a.type, b.type) for a, b in parts)
+    return bool(given == to)
+
+
+def _misfit(file: DataFile, field: pa.Field, found: str) -> LateSchemaError:
+    return LateSchemaError(
+        f"{field.name} of {file.path} is {found}, and its stream declares {field.type}.", "Correct the declaration."
+    )

@@ -1,0 +1,232 @@
+"""Reads the log of a Delta Lake table: the data files that each version adds, as positions of a stream.
+
+`deltalake` reads the snapshot with which a stream begins. Later commits are read from their files, because only these
+say whether a change adds rows or rewrites them. Follows the protocol of Delta Lake
+(https://github.com/delta-io/delta/blob/master/PROTOCOL.md).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timezone
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from millpond.errors import GoneError, InputError, QueryTypeError, SourceError
+from millpond.local_path import local_path
+
+MOST_FILES = 1000
+"""The default of `maxFilesPerTrigger`, as in Delta's own source."""
+
+_FEATURES = {"timestampNtz", "deletionVectors", "columnMapping", "v2Checkpoint", "vacuumProtocolCheck"}
+"""Features of a table that a reader can ignore; deletion vectors and mapped columns are refused where they are used."""
+
+_APPEND_CURE = (
+    "A stream reads only rows that are appended. Set skipChangeCommits 'true' in its OPTIONS to leave out such "
+    "commits, or begin a new pond, which reads the table as it is now."
+)
+
+
+class Position(NamedTuple):
+    """The next file that a stream reads: number `file` of the files that `version` adds.
+
+    With `snapshot`, it is a number among all files of the table at `version`. The version -1 is the beginning of a
+    stream that reads the newest snapshot first.
+    """
+
+    version: int
+    file: int = 0
+    snapshot: bool = False
+
+
+WHOLE_TABLE = Position(-1, 0, snapshot=True)
+
+
+class DataFile(NamedTuple):
+    """A Parquet file of a table, its size in bytes, and the values of the table's partition columns."""
+
+    path: str
+    size: int
+    partition: dict[str, Any]
+
+
+class Limit(NamedTuple):
+    """The most files and bytes of an epoch; one file may be larger."""
+
+    files: float = float("inf")
+    bytes: float = float("inf")
+
+
+class DeltaLog:
+    """The versions of one table. `skips_changes`: commits that delete or change rows are left out."""
+
+    def __init__(self, path: str, *, skips_changes: bool = False) -> None:
+        """Open a table.
+
+        Raises:
+            SourceError: there is none, or it cannot be read. InputError: it has a feature that is not supported.
+        """
+        self.path, self._skips = local_path(path, "The Delta table"), skips_changes
+        table = self._opened()
+        protocol, metadata = table.protocol(), table.metadata()
+        self._check(protocol.min_reader_version, protocol.reader_features or (), metadata.configuration)
+        self.id, self._newest = str(metadata.id), table.version()
+        self._added = lru_cache(64)(self._read)
+        self._all = lru_cache(1)(self._snapshot)
+
+    def newest(self) -> int:
+        """The newest version."""
+        while self._commit(self._newest + 1).exists():
+            self._newest += 1
+        return self._newest
+
+    def first(self, options: Mapping[str, str]) -> Position:
+        """Where a new stream begins, by its options with names in lower case.
+
+        Raises:
+            QueryTypeError: an option has no valid value.
+        """
+        version, time = options.get("startingversion"), options.get("startingtimestamp")
+        if version is not None and time is not None:
+            raise QueryTypeError("A stream of Delta has startingVersion and startingTimestamp.", "Leave one out.")
+        if time is not None:
+            return Position(self._version_at(time))
+        if version is None:
+            return WHOLE_TABLE
+        if version.lower() == "latest":
+            return Position(self.newest() + 1)
+        if not version.isdecimal() or int(version) > self.newest() + 1:
+            raise QueryTypeError(
+                f"'startingVersion' is {version!r}, and {self.path} has the versions 0 to {self.newest()}.",
+                "Write one of them, or 'latest'.",
+            )
+        return Position(int(version))
+
+    def after(self, start: Position, newest: int, limit: Limit) -> Position:
+        """The end of an epoch that begins at `start`; an epoch never reads beyond its snapshot.
+
+        Raises:
+            GoneError, InputError: see `files`.
+        """
+        at = Position(newest, 0, snapshot=True) if start == WHOLE_TABLE else start
+        files = size = 0
+        while at.snapshot or at.version <= newest:
+            for file in self._files(at)[at.file :]:
+                if files >= limit.files or (files and size + file.size > limit.bytes):
+                    return at
+                files, size, at = files + 1, size + file.size, at._replace(file=at.file + 1)
+            done, at = at, Position(at.version + 1)
+            if done.snapshot:
+                break
+        return at
+
+    def files(self, start: Position, end: Position) -> Iterator[DataFile]:
+        """The files between two positions.
+
+        Raises:
+            GoneError: the table has no such version any more. InputError: a commit deletes or changes rows.
+        """
+        if start == WHOLE_TABLE and end != WHOLE_TABLE:
+            start = Position(end.version if end.snapshot else end.version - 1, 0, snapshot=True)
+        while (start.version, not start.snapshot, start.file) < (end.version, not end.snapshot, end.file):
+            same = start._replace(file=end.file) == end
+            yield from self._files(start)[start.file : end.file if same else None]
+            start = end if same else Position(start.version + 1)
+
+    def _files(self, at: Position) -> list[DataFile]:
+        return self._all(at.version) if at.snapshot else self._added(at.version)
+
+    def _commit(self, version: int) -> Path:
+        return self.path / "_delta_log" / f"{version:020}.json"
+
+    def _read(self, version: int) -> list[DataFile]:
+        """The files with new rows of a version."""
+        try:
+            lines = self._commit(version).read_text().splitlines()
+        except FileNotFoundError as error:
+            raise self._gone(version) from error
+        added, removed = list[DataFile](), False
+        for action in map(json.loads, lines):
+            if "protocol" in action:
+                self._check(action["protocol"]["minReaderVersion"], action["protocol"].get("readerFeatures") or (), {})
+            if "metaData" in action:
+                self._check(1, (), action["metaData"].get("configuration") or {})
+            removed |= "remove" in action and bool(action["remove"]["dataChange"])
+            add = action.get("add")
+            if add is not None and add["dataChange"]:
+                if add.get("deletionVector"):
+                    raise self._with_vectors()
+                added.append(DataFile(self._located(add["path"]), add["size"], add["partitionValues"]))
+        if removed and not self._skips:
+            raise InputError(f"Version {version} of {self.path} deletes or changes rows.", _APPEND_CURE)
+        return [] if removed else sorted(added)
+
+    def _snapshot(self, version: int) -> list[DataFile]:
+        table = self._opened(version)
+        if pa.table(table.deletion_vectors()).num_rows:
+            raise self._with_vectors()
+        actions = pa.table(table.get_add_actions()).to_pylist()
+        return sorted(
+            DataFile(self._located(one["path"]), one["size_bytes"], one.get("partition") or {}) for one in actions
+        )
+
+    def _opened(self, version: int | None = None) -> DeltaTable:
+        try:
+            return DeltaTable(str(self.path), version=version)
+        except (DeltaError, OSError, ValueError) as error:
+            if version is not None:
+                raise self._gone(version) from error
+            raise SourceError(
+                f"The Delta table {self.path} cannot be read: {' '.join(str(error).split())}.", "Check its path."
+            ) from error
+
+    def _version_at(self, text: str) -> int:
+        """The first version at or after a time."""
+        try:
+            time = datetime.fromisoformat(text)
+        except ValueError as error:
+            raise QueryTypeError(
+                f"'startingTimestamp' is {text!r}.", "Write it as '2026-01-31' or '2026-01-31T12:30:00+01:00'."
+            ) from error
+        millis = (time if time.tzinfo else time.replace(tzinfo=timezone.utc)).timestamp() * 1000
+        found = [int(one["version"]) for one in self._opened().history() if one["timestamp"] >= millis]
+        if not found:
+            raise QueryTypeError(
+                f"'startingTimestamp' is {text!r}, after the newest version of {self.path}.",
+                "Write an earlier one, or startingVersion 'latest'.",
+            )
+        return min(found)
+
+    def _located(self, path: str) -> str:
+        """The local path of a data file, which the log has as an encoded URI, mostly relative to the table."""
+        return str(local_path(unquote(path), "A data file of the Delta table", self.path))
+
+    def _check(self, version: int, features: Iterable[str], configuration: Mapping[str, str | None]) -> None:
+        unknown = sorted({*features} - _FEATURES)
+        if (configuration.get("delta.columnMapping.mode") or "none") != "none":
+            unknown = ["columnMapping"]
+        if version > 3 or unknown:
+            what = f"the feature {unknown[0]}" if unknown else f"the reader version {version}"
+            raise InputError(
+                f"The Delta table {self.path} has {what}, which cannot be read.", "Read a copy of the table without it."
+            )
+
+    def _with_vectors(self) -> InputError:
+        return InputError(
+            f"The Delta table {self.path} has deletion vectors, which cannot be read.",
+            "Set delta.enableDeletionVectors to false, and run REORG TABLE … APPLY (PURGE).",
+        )
+
+    def _gone(self, version: int) -> GoneError:
+        return GoneError(
+            f"Version {version} of {self.path} no longer exists.",
+            "Its log was cleaned before the stream had read it: begin a new pond, and keep the log for longer "
+            "(delta.logRetentionDuration).",
+        )

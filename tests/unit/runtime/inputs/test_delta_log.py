@@ -1,0 +1,137 @@
+"""Delta tables as streams: each appended row is read once, whatever the epochs, compactions and restarts."""
+
+from __future__ import annotations
+
+import random
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from kit.inputs.examples import seeds
+from millpond.errors import GoneError, InputError, LateSchemaError, QueryTypeError, SourceError
+from millpond.runtime.inputs.delta_files import read_file
+from millpond.runtime.inputs.delta_log import DataFile, DeltaLog, Limit, Position
+
+SCHEMA = pa.schema([("v", pa.int64()), ("k", pa.string())])
+
+
+def append(path: Path, *values: int) -> None:
+    table = pa.table({"v": values, "k": [f"k {value % 3}" for value in values]})
+    write_deltalake(str(path), table, mode="append", partition_by=["k"])
+
+
+def read(files: list[DataFile]) -> list[int]:
+    batches = [batch for file in files for batch in read_file(file, SCHEMA)]
+    assert all(row["k"] == f"k {row['v'] % 3}" for batch in batches for row in batch.to_pylist())
+    return [value for batch in batches for value in batch.column(0).to_pylist()]
+
+
+@pytest.mark.parametrize("seed", seeds(0, 3))
+def test_each_row_is_read_once_by_random_epochs_between_appends_and_compactions(tmp_path: Path, seed: int) -> None:
+    dice, path, count = random.Random(seed), tmp_path / "t", 0
+    versions: list[list[int]] = []
+    found: list[int] = []
+    first: int | None = None
+    log = position = None
+    for step in range(14):
+        if step and dice.random() < 0.3:
+            DeltaTable(str(path)).optimize.compact()
+        else:
+            append(path, *range(count, count := count + dice.randint(1, 5)))
+        if DeltaTable(str(path)).version() == len(versions):
+            versions.append([*range(sum(map(len, versions)), count)])
+        if dice.random() < 0.2:
+            DeltaTable(str(path)).create_checkpoint()
+        if log is None or position is None or dice.random() < 0.3:
+            log = DeltaLog(str(path))
+        if position is None and dice.random() < 0.5:
+            first = dice.choice([None, dice.randrange(len(versions))])
+            position = log.first({} if first is None else {"startingversion": str(first)})
+        for _ in range(dice.randrange(3) if position is not None and step < 13 else 40):
+            position = position or log.first({})
+            limit = dice.choice([Limit(), Limit(files=dice.randint(1, 3)), Limit(bytes=dice.randint(1, 2000))])
+            end = log.after(position, log.newest(), limit)
+            files = [*log.files(position, end)]
+            assert len(files) <= limit.files
+            assert files == [*DeltaLog(str(path)).files(position, end)], "an epoch that runs again reads the same"
+            found += read(files)
+            position = end
+    wanted = [value for version in versions[first or 0 :] for value in version]
+    assert sorted(found) == wanted
+
+
+def test_a_delete_is_an_error_or_left_out_and_a_snapshot_reads_what_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    append(path, 0, 1, 2)
+    append(path, 3)
+    DeltaTable(str(path)).delete("v = 1")
+    append(path, 4)
+    log = DeltaLog(str(path))
+    with pytest.raises(InputError, match=r"Version 2 of .*/t deletes or changes rows.*skipChangeCommits"):
+        log.after(Position(0), log.newest(), Limit())
+    skipping = DeltaLog(str(path), skips_changes=True)
+    assert sorted(read([*skipping.files(Position(0), skipping.after(Position(0), 3, Limit()))])) == [0, 1, 2, 3, 4]
+    start = log.first({})
+    end = log.after(start, log.newest(), Limit())
+    assert (end, sorted(read([*log.files(start, end)]))) == (Position(4), [0, 2, 3, 4])
+
+
+def test_where_a_stream_begins(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    append(path, 0)
+    append(path, 1)
+    log, times = DeltaLog(str(path)), [one["timestamp"] for one in DeltaTable(str(path)).history()][::-1]
+    assert log.first({"startingversion": "LATEST"}) == Position(2) == log.after(Position(2), log.newest(), Limit())
+    assert log.first({"startingtimestamp": "2020-01-01"}) == Position(0)
+    when = f"{date.fromtimestamp(times[1] / 1000 + 10 * 86_400)}"
+    both = {"startingversion": "1", "startingtimestamp": "2020-01-01"}
+    for name, value in (("version", "3"), ("version", "x"), ("timestamp", when), ("timestamp", "soon"), ("", "")):
+        options = {f"starting{name}": value} if name else both
+        with pytest.raises(QueryTypeError):
+            log.first(options)
+    with pytest.raises(SourceError, match="cannot be read"):
+        DeltaLog(str(tmp_path / "other"))
+
+
+def test_a_cleaned_log_a_vacuumed_file_and_a_feature_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    append(path, 0)
+    append(path, 1)
+    DeltaTable(str(path)).create_checkpoint()
+    log = DeltaLog(str(path))
+    [file] = log.files(Position(1), Position(2))
+    Path(file.path).unlink()
+    with pytest.raises(GoneError, match="VACUUM"):
+        read([file])
+    (path / "_delta_log" / f"{0:020}.json").unlink()
+    with pytest.raises(GoneError, match=r"Version 0 of .* no longer exists"):
+        log.after(Position(0), 1, Limit())
+    (path / "_delta_log" / f"{2:020}.json").write_text(
+        '{"metaData":{"id":"x","configuration":{"delta.columnMapping.mode":"name"}}}'
+    )
+    with pytest.raises(InputError, match="columnMapping"):
+        log.after(Position(2), log.newest(), Limit())
+
+
+def test_values_keep_their_types_and_other_types_are_refused(tmp_path: Path) -> None:
+    path = str(tmp_path / "1.parquet")
+    pq.write_table(pa.table({"A": pa.array([1], pa.int32()), "s": pa.array(["x"], pa.large_string()),
+        "d": pa.array([Decimal("1.50")], pa.decimal128(5, 2)), "n": [{"p": [1]}]}), path)  # fmt: skip
+    nested = pa.struct([("p", pa.list_(pa.field("element", pa.int64())))])
+    wide = pa.schema([("a", pa.int64()), ("S", pa.string()), ("d", pa.decimal128(9, 2)), ("n", nested),
+        ("lacking", pa.date32()), ("day", pa.date32()), ("none", pa.int8())])  # fmt: skip
+    file = DataFile(path, 1, {"day": "2024-02-29", "none": None})
+    [batch] = read_file(file, wide)
+    assert batch.schema == wide
+    assert [column[0].as_py() for column in batch.columns] == [
+        1, "x", Decimal("1.50"), {"p": [1]}, None, date(2024, 2, 29), None
+    ]  # fmt: skip
+    for name, kind in (("a", pa.int16()), ("a", pa.string()), ("s", pa.int64()), ("d", pa.decimal128(9, 3)),
+                       ("day", pa.int32()), ("n", pa.struct([("q", pa.list_(pa.int64()))]))):  # fmt: skip
+        with pytest.raises(LateSchemaError, match=rf"{name} of .*1\.parquet is "):
+            [*read_file(file, pa.schema([(name, kind)]))]
