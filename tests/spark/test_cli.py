@@ -342,7 +342,7 @@ def test_ctrl_c_stops_at_the_end_of_the_epoch(bench: Bench, running: Terminal) -
     assert "Stopping after the current step." in running.text
     assert "Traceback" not in running.text
     assert "ERROR" not in running.text
-    assert re.search(r"All rows are out as of record \d+", running.text)
+    assert re.search(r"All rows are out as of epoch \d+", running.text)
     counted = bench.counted()
     assert counted and set(counted.values()) == {20_000}
     _complete(bench)

@@ -158,7 +158,7 @@ def _run(settings: Run, steps: Steps, *, once: bool, drain: bool) -> int:
             problems = [stopped_early(drain), *problems]
         failed = any(problem.failure for problem in problems)
         head = progress.epoch_n
-        rows = "No new input." if head is None else f"All rows are out as of record {head}."
+        rows = "No new input." if head is None else f"All rows are out as of epoch {head}."
         say("The results are incomplete:" if failed else rows)
         _summarise(problems, say)
         for one in pond.status():

@@ -46,7 +46,8 @@ from millpond.service.server.hosted_pond import HostedPond
 from millpond.service.server.leadership import Hint
 from millpond.service.server.listener import ACCEPTED_AT_ONCE, Door, IdleTimeout, Strangers, bound_socket
 from millpond.service.server.log_reader import LogReader
-from millpond.service.server.metrics import Metrics
+from millpond.service.server.metrics.otel_collector import exporting
+from millpond.service.server.metrics.prometheus import Metrics
 from millpond.service.server.restart import VARIABLE as RESTARTED
 from millpond.service.server.restart import RestartNeeded, Restarts, restart
 from millpond.service.server.row_stream import RowStream
@@ -189,7 +190,7 @@ def _serve(
         copying = nullcontext() if address.path else warm.running(lambda: supervisor.role == "standby")
         with (
             _answering(app, web, listener, rows.end), interrupts(say) as signals, signals.stopping(supervisor.stop),
-            watched, copying, beside(secret),
+            watched, copying, exporting(metrics.families, me.url, say), beside(secret),
         ):  # fmt: skip
             say(f"Spark starts for the pond in {address}.")
             try:

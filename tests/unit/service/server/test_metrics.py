@@ -28,7 +28,7 @@ from millpond.service.api.service_files import Places
 from millpond.service.server.gauges import Gauges
 from millpond.service.server.hosted_pond import HostedPond
 from millpond.service.server.log_reader import LogReader
-from millpond.service.server.metrics import Metrics
+from millpond.service.server.metrics.prometheus import Metrics
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.reading.intake import Behind, PartitionBehind
 

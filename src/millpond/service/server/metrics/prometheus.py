@@ -49,6 +49,10 @@ class Metrics:
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type
 
+    def families(self) -> Iterable[Metric]:
+        """All metrics, with those of the process; errors as `exposition`."""
+        return self._registry.collect()
+
     def describe(self) -> Iterable[Metric]:
         """Nothing: the registry need not call `collect` to learn the names."""
         return ()
