@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from kit.servers.kafka_server import KafkaServer, kafka_jars
 from kit.servers.postgres_server import PostgresServer, postgres_binaries
 from kit.servers.redis_servers import RedisCluster, RedisServer, redis_binary
 from kit.servers.s3_server import S3Server
-from kit.servers.schedule import unit_of_work
 from millpond.connections import VARIABLE
 from millpond.runtime.functions.result_rows import process_host
 from millpond.spark.session.session import spark_session
@@ -221,14 +219,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Files that share an expensive server are run by one process."""
-    from xdist.scheduler import LoadFileScheduling  # in here, as it may be missing
+    """Few processes start an expensive server or a session of Spark."""
+    from kit.servers.schedule import SharedServers  # in here, as pytest-xdist may be missing
 
-    if config.getvalue("dist") != "loadfile":
-        return None
-    made = LoadFileScheduling(config, log)
-    made._split_scope = partial(unit_of_work, config.rootpath)
-    return made
+    return SharedServers(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_collection_finish() -> None:

@@ -1,10 +1,10 @@
-"""Test files that share a server are run by one process."""
+"""Test files that share a server are run by one process, and those that share a session of Spark by two."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from kit.servers.schedule import unit_of_work
+from kit.servers.schedule import next_unit, unit_of_work
 
 ROOT = Path(__file__).parents[4]
 FILES = {
@@ -19,3 +19,12 @@ FILES = {
 
 def test_files_that_share_a_server_are_one_unit_of_work() -> None:
     assert {file: unit_of_work(ROOT, f"{file}::test_one[a::b]") for file in FILES} == FILES
+
+
+def test_files_with_a_session_of_spark_go_to_other_processes_than_those_without() -> None:
+    units = ["tests/unit/test_errors.py", "tests/spark/test_joins.py", "tests/unit/test_docs.py", "kafka"]
+    given = []
+    for session in (False, True, True, True):
+        given.append(next_unit(ROOT, units, session))
+        units.remove(given[-1])
+    assert given == ["tests/unit/test_errors.py", "tests/spark/test_joins.py", "kafka", "tests/unit/test_docs.py"]
