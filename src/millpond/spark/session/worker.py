@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import TracebackType
 from typing import Any
 
 from millpond.errors import MillpondError, SetupError, of_machine
@@ -61,7 +62,7 @@ def worker_task() -> Iterator[None]:
     what the first tasks load from garbage collection, and it suppresses output if the JVM has closed the connection.
     """
     _keep_what_is_loaded()
-    traceback.print_exc = _printed
+    traceback.print_exc, sys.excepthook = _printed, _uncaught
     try:
         yield
     except MillpondError as error:
@@ -97,3 +98,9 @@ def _printed(*values: Any, **how: Any) -> None:
     """
     if not isinstance(sys.exc_info()[1], ConnectionError):
         _print(*values, **how)
+
+
+def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Replaces `sys.excepthook`, likewise: the process that plans a source in Python writes to a closed connection."""
+    if not issubclass(kind, ConnectionError):
+        sys.__excepthook__(kind, error, trace)
