@@ -162,6 +162,10 @@ SAME = {
     "by": q("max_by(i, ts) AS a, min_by(i, ts, 2) AS b, max_by(ts, i) AS c, first(k) AS f", "nights"),
     "guarded": q("sum(CASE WHEN i <> 0 THEN 8 DIV i END) AS t, sum(if(i = 0, 0, 1)) AS n", "row errors"),
     "tried": q("sum(try_divide(8, i)) AS t, count(try_cast(s AS int)) AS n, count(try_add(i, 1)) AS c", "row errors"),
+    "tried_total": q(
+        "try_sum(l) AS t, try_sum(DISTINCT l) AS d, try_avg(l) AS a, try_sum(i) AS n, "
+        f"try_sum(if(l > 0, {'9' * 38}BD, 0BD)) AS z, count(*) AS c", "overflow",
+    ),
     "types": q(
         "sum(i) AS t, avg(i) AS v, sum(f) AS w, max(f) AS z, count(*) AS n, min(ts) AS a, sum(i) / count(*) AS r", "one"
     ),
@@ -326,7 +330,7 @@ def test_an_event_that_raises_is_dead_for_its_query_alone(answered: Answered, na
 
 
 def test_what_a_case_or_try_guards_does_not_raise(answered: Answered) -> None:
-    same(answered, "guarded", "tried")
+    same(answered, "guarded", "tried", "tried_total")
 
 
 def test_sums_and_variances_of_doubles_are_rounded_once(answered: Answered) -> None:

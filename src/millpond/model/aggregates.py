@@ -52,6 +52,9 @@ the number of expressions in which events that tie are equal. A negative number 
 IGNORE_NULLS = "ignore nulls"
 """The last parameter of one of `NEIGHBOURS` that counts only events with a value."""
 
+OR_NULL = "null on overflow"
+"""The parameter of a sum or average that is NULL where its total leaves its type: `try_sum`, `try_avg`."""
+
 FRAMES = ("peers", "rows", "partition")
 """Where the frame of `nth_value` ends: with the last event that ties, with the event itself, or with the partition."""
 

@@ -84,12 +84,14 @@ _PRODUCT = ("sum", "other sum", "products", "count")
 _SLOPE = ("sum", "other sum", "other squares", "products", "count")
 _CORRELATION = ("sum", "squares", "other sum", "other squares", "products", "count")
 
+_AVERAGES = ("avg", "mean", "try_avg", "regr_avgx", "regr_avgy")
+
 _ROWS = (
     Function("count", "Count", ("count",), _bigint, ANY, ("count", "count_if", "regr_count")),
-    Function("sum", "Sum", ("sum", "count"), _sum, NUMBERS, ("sum",)),
+    Function("sum", "Sum", ("sum", "count"), _sum, NUMBERS, ("sum", "try_sum")),
     Function("min", "Min", ("min", "count"), _same, ORDERABLE, ("min", "bool_and", "every")),
     Function("max", "Max", ("max", "count"), _same, ORDERABLE, ("max", "bool_or", "some", "any")),
-    Function("avg", "Average", ("sum", "count"), _average, NUMBERS, ("avg", "mean", "regr_avgx", "regr_avgy")),
+    Function("avg", "Average", ("sum", "count"), _average, NUMBERS, _AVERAGES),
     Function("bit_and", "BitAndAgg", ("and", "count"), _same, INTEGERS, ("bit_and",)),
     Function("bit_or", "BitOrAgg", ("or", "count"), _same, INTEGERS, ("bit_or",)),
     Function("bit_xor", "BitXorAgg", ("xor", "count"), _same, INTEGERS, ("bit_xor",)),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from msgspec import UnsetType
 
 from millpond.arrays import Ints, Wide
 from millpond.kernels.arithmetic import round_half_up
@@ -32,9 +33,10 @@ Spark adds 4 digits to the scale; 15 digits fit a double exactly."""
 def finish(aggregate: Aggregate, measures: Sequence[Measure], columns: Mapping[str, Ints]) -> Values:
     """The aggregate's value in each row, from the columns of its measures (see `plan.groups.aggregate_functions`).
 
-    `Values.error` is true where the exact sum is out of the range of its type.
+    `Values.error` is true where the exact sum is out of the range of its type; with `OR_NULL` the value is NULL there.
     """
-    return FINISH[aggregate.function](aggregate, measures, columns, columns[f"{measures[-1].id}:n"])
+    values = FINISH[aggregate.function](aggregate, measures, columns, columns[f"{measures[-1].id}:n"])
+    return values if isinstance(aggregate.parameters, UnsetType) else Values(values.data, values.null | values.error)
 
 
 def _count(aggregate: Aggregate, measures: Sequence[Measure], columns: Mapping[str, Ints], count: Ints) -> Values:

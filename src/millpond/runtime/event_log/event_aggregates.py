@@ -262,7 +262,8 @@ def _of_distinct(inputs: AggregateInput) -> Values:
     """The sum or average of each row's distinct values, as exact as sums of cells."""
     chosen, kind = _distinct(inputs), inputs.aggregate.arguments[0].type
     function = inputs.aggregate.function.removesuffix("_distinct")
-    plain = Aggregate(function, Column("value", kind), None, inputs.aggregate.type)
+    parameters = inputs.aggregate.parameters
+    plain = Aggregate(function, Column("value", kind), None, inputs.aggregate.type, parameters=parameters)
     measures = measures_of(plain, None)
     facts = _Selected(from_arrow(inputs.values(chosen), kind).data)
     partials = Partials(facts, inputs.rows[chosen], inputs.size)

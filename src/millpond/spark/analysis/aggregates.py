@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET
+
 from millpond.errors import UnsupportedQuery
 from millpond.model.aggregates import DISTINCT, Aggregate
 from millpond.model.expressions import Call, Expression, Literal, call, literal
@@ -9,7 +11,7 @@ from millpond.model.types import is_decimal, is_integer, is_known
 from millpond.plan.groups.aggregate_functions import ANSWERED, FUNCTIONS, Function
 from millpond.plan.groups.measures import precision_of
 from millpond.runtime.aggregates.hyperloglog import LARGEST_PRECISION
-from millpond.spark.analysis.event_aggregates import logged_of
+from millpond.spark.analysis.event_aggregates import TRIED, logged_of, overflow_mode
 from millpond.spark.analysis.expressions import Translator, all_true
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, kind_of, optional, text_of, type_of
 
@@ -50,14 +52,16 @@ def aggregate_of(catalyst: Catalyst, node: JavaObject, translate: Translator) ->
         return _distinct(node, function, part, filters, translate)
     _check_type(node, row, type_of(part))
     may_overflow = is_decimal(type_of(part)) or (name == "sum" and is_integer(type_of(part)))
-    if name in ("sum", "avg") and may_overflow and _mode(function, name) != "ANSI":
+    mode = overflow_mode(function) if name in ("sum", "avg") and may_overflow else "ANSI"
+    if mode == "LEGACY":
         raise UnsupportedQuery(
-            f"`{text_of(node)}` is to survive overflow; only ANSI sums and averages are answered.",
-            f"Use {name}, with spark.sql.ansi.enabled=true.",
+            f"`{text_of(node)}` may leave its type, and wraps around with spark.sql.ansi.enabled=false.",
+            f"Use try_{name}, or set spark.sql.ansi.enabled=true.",
         )
     argument, guard = _unguarded(translate(part))
     if not others:
-        return Aggregate(name, argument, all_true(filters + guard), type_of(function))
+        given = TRIED if mode == "TRY" else UNSET
+        return Aggregate(name, argument, all_true(filters + guard), type_of(function), parameters=given)
     other, second = _unguarded(translate(others[0]))
     return Aggregate(name, argument, all_true(filters + guard + second), type_of(function), other)
 
@@ -78,10 +82,6 @@ def _distinct(
         )
     argument, guard = _unguarded(translate(part))
     return Aggregate(DISTINCT, argument, all_true(filters + guard), "bigint", error)
-
-
-def _mode(function: JavaObject, name: str) -> str:
-    return str((function.evalContext() if name == "sum" else function).evalMode().toString())
 
 
 def _check_type(node: JavaObject, function: Function, kind: str) -> None:

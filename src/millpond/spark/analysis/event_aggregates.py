@@ -8,12 +8,15 @@ import msgspec
 from msgspec import UNSET
 
 from millpond.errors import UnsupportedQuery
-from millpond.model.aggregates import ACCURACY, LISTAGGS, PERCENTILE, Aggregate
+from millpond.model.aggregates import ACCURACY, LISTAGGS, OR_NULL, PERCENTILE, Aggregate
 from millpond.model.expressions import Expression, Literal, call, literal
 from millpond.model.types import is_decimal, is_known, is_number, is_storable
 from millpond.plan.groups.aggregate_functions import EVENT_FUNCTIONS
 from millpond.spark.analysis.expressions import Translator, all_true
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, items, kind_of, text_of, type_of
+
+TRIED = (literal(OR_NULL, "string"),)
+"""The parameters of `try_sum` and `try_avg`."""
 
 _FUNCTIONS = {function.spark: function.name for function in EVENT_FUNCTIONS if function.spark} | {"MaxMinByK": "by"}
 _DISTINCT = {kind: function.name for function in EVENT_FUNCTIONS for kind in function.distinct}
@@ -53,6 +56,8 @@ def logged_of(
     if name == "histogram_numeric" and (is_decimal(arguments[0].type) or arguments[0].type in ("string", "boolean")):
         raise _refused(node, f"is of {arguments[0].type} values", "Cast them to DOUBLE.")
     given = tuple(literal(number, "double") for number in _parameters(catalyst, node, function, name))
+    if name in ("sum_distinct", "avg_distinct") and overflow_mode(function) == "TRY":
+        given = TRIED
     if name == "by":
         name = str(function.prettyName())  # both functions have the same class
     rows = [*filters]
@@ -63,6 +68,11 @@ def logged_of(
     if name == PERCENTILE and (accuracy := int(str(catalyst.constant(function.accuracyExpression())))) != ACCURACY:
         made = msgspec.structs.replace(made, accuracy=accuracy)
     return made
+
+
+def overflow_mode(function: JavaObject) -> str:
+    """What a sum or average does where it leaves its type: `ANSI`, `LEGACY` or `TRY`."""
+    return str((function.evalContext() if kind_of(function) == "Sum" else function).evalMode().toString())
 
 
 def _listagg(

@@ -48,7 +48,7 @@ SUBQUERIES = words("Exists ListQuery ScalarSubquery LateralSubquery")
 WINDOWS = frozenset({"window", "session_window", "window_time", "count_window", "cumulate_window"})
 """Functions that make windows; those that this version does not support are refused by name later."""
 
-AGGREGATES = SPELLINGS | {"product", "try_avg", "try_sum", "grouping", "grouping_id"}
+AGGREGATES = SPELLINGS | {"product", "grouping", "grouping_id"}
 """Aggregate functions; those that this version does not answer are refused by name later."""
 
 SCALARS = words(

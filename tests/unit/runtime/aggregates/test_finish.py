@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from kit.naive.queries.windows import aggregate
 from millpond.arrays import WIDE, Mask, Wide
 from millpond.errors import OverflowedError
 from millpond.kernels.columns import to_arrow
-from millpond.model.aggregates import Aggregate
-from millpond.model.expressions import Column, Expression
+from millpond.model.aggregates import OR_NULL, Aggregate
+from millpond.model.expressions import Column, Expression, literal
 from millpond.model.types import Digits
 from millpond.plan.groups.aggregate_functions import result_type
 from millpond.plan.groups.measures import measures_of
@@ -25,6 +26,7 @@ from millpond.runtime.aggregates.partials import Partials
 from millpond.state.layout.cells import Piece, Slices, extreme_of, merge
 
 CELLS = 3
+TRIED = (literal(OR_NULL, "string"),)
 
 
 class AllRows:
@@ -79,13 +81,16 @@ def test_an_aggregate_of_decimals_is_the_naive_one(
     cells = sorted({cell for cell, _ in rows})
     values = finish(wanted, measures_of(wanted, None), merged(wanted, rows, cut))
     error = np.broadcast_to(values.error, (len(cells),)).tolist()
+    tried = finish(replace(wanted, parameters=TRIED), measures_of(wanted, None), merged(wanted, rows, cut))
+    assert not np.any(tried.error)
+    null_there = dict(zip(cells, np.broadcast_to(tried.null, (len(cells),)).tolist(), strict=True))
     shown = to_arrow(values._replace(null=values.null | values.error), wanted.type, len(cells)).to_pylist()
     for cell, raised, value in zip(cells, error, shown, strict=True):
         arguments = [Decimal(f"{number}E-{kind.scale}") for at, number in rows if at == cell]
         try:
             expected = aggregate(wanted, arguments)
         except OverflowedError:
-            assert raised
+            assert raised and null_there[cell]
             continue
         assert not raised
         assert str(value) == str(expected)
