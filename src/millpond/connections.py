@@ -172,6 +172,17 @@ class _Kind(msgspec.Struct, frozen=True):
     remote: bool = False
 
 
+_TARGETS = {"kafka": "topic", "postgres": "table"}
+"""What a sink of a query that is added over the network names, by the kind of its connection."""
+
+
+class _Offers(msgspec.Struct, frozen=True):
+    """The targets that queries received over the network may write to, as names or patterns (`alerts-*`)."""
+
+    topics: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ()
+
+
 def connection(name: str | None, environ: Mapping[str, str] | None = None) -> Connection:
     """The Kafka cluster with a name; without a name, the only one that is configured.
 
@@ -205,32 +216,36 @@ def offered(name: str | None, kind: str, environ: Mapping[str, str] | None = Non
     return name
 
 
-def offered_topic(name: str | None, topic: str | None, environ: Mapping[str, str] | None = None) -> tuple[str, str]:
-    """A Kafka cluster and a topic that queries received over the network may write to: its entry lists `topics`.
+def offered_target(
+    kind: str, name: str | None, target: str | None, environ: Mapping[str, str] | None = None
+) -> tuple[str, str]:
+    """A connection and a topic (`kafka`) or table (`postgres`) that queries received over the network may write to.
 
     Raises:
         SetupError: the connection does not exist, or the file cannot be read.
-        QueryRefused: such queries may not use the topic, or one of the two is not named.
+        QueryRefused: such queries may not use the target, or one of the two is not named.
     """
-    if name is None or topic is None:
-        raise QueryRefused("The sink kafka needs a connection and a topic.", "Name both: --connection and --topic.")
-    check_topic(name, topic, environ)
-    return name, topic
+    what = _TARGETS[kind]
+    if name is None or target is None:
+        raise QueryRefused(f"The sink {kind} needs a connection and a {what}.", f"Name both: --connection, --{what}.")
+    check_target(kind, name, target, environ)
+    return name, target
 
 
-def check_topic(name: str | None, topic: str, environ: Mapping[str, str] | None = None) -> None:
-    """Check that requests over the network may cause records in a topic: the entry of its cluster lists it.
+def check_target(kind: str, name: str | None, target: str, environ: Mapping[str, str] | None = None) -> None:
+    """Check that requests over the network may write to a topic or table: the entry of its connection lists it.
 
     Raises:
         SetupError: the connection does not exist, or the file cannot be read.
         QueryRefused: they may not.
     """
-    known = connection(name, environ).topics
-    if not any(fnmatchcase(topic, pattern) for pattern in known):
+    what = _TARGETS[kind]
+    known: tuple[str, ...] = getattr(named(name, kind, _Offers, environ), f"{what}s")
+    if not any(fnmatchcase(target, pattern) for pattern in known):
         where = "" if name is None else f" of {name}"
         raise QueryRefused(
-            f"The topic {topic}{where} is not for requests that come over the network.",
-            f"It offers {', '.join(known)}." if known else f'Ask the operator: `"topics": ["{topic}"]` in its entry.',
+            f"The {what} {target}{where} is not for requests that come over the network.",
+            f"It offers {', '.join(known)}." if known else f'Ask the operator: `"{what}s": ["{target}"]` in its entry.',
         )
 
 

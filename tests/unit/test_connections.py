@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from millpond.connections import VARIABLE, connection, offered, offered_topic, unencrypted
+from millpond.connections import VARIABLE, connection, offered, offered_target, unencrypted
 from millpond.errors import QueryRefused, RequestError, SetupError
 from millpond.model.endpoints import Sink
 from millpond.service.api.messages import Asked
@@ -139,14 +139,14 @@ def test_topics_are_for_the_network_if_the_operator_says_so(tmp_path: Path) -> N
     known = {"prod": {"servers": "a:1", "topics": ["alerts", "fraud-*"]}, "other": {"servers": "b:1"}}
     file.write_text(json.dumps(known))
     told = {VARIABLE: str(file)}
-    assert offered_topic("prod", "alerts", told) == ("prod", "alerts")
-    assert offered_topic("prod", "fraud-eu", told) == ("prod", "fraud-eu")
+    assert offered_target("kafka", "prod", "alerts", told) == ("prod", "alerts")
+    assert offered_target("kafka", "prod", "fraud-eu", told) == ("prod", "fraud-eu")
     for name, topic, why in (
         ("prod", "orders", "It offers alerts, fraud-*"), ("other", "alerts", '"topics": ["alerts"]'),
         (None, "alerts", "--connection"), ("prod", None, "--topic"),
     ):  # fmt: skip
         with pytest.raises(QueryRefused) as refused:
-            offered_topic(name, topic, told)
+            offered_target("kafka", name, topic, told)
         assert why in refused.value.cure
 
 

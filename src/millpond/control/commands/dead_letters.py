@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from millpond.connections import check_topic
+from millpond.connections import check_target
 from millpond.control.checks.input_files import options_of
 from millpond.errors import AheadError, ForeignPondError, PlaceError, SetupError
 from millpond.followers.part_folders import PartFolder, part_folder
@@ -119,7 +119,7 @@ class StreamLetters(NamedTuple):
             QueryRefused: the operator does not offer one of the topics. SetupError: there is no such connection.
         """
         for topic in sorted({kind.topic for kind in self.kinds}):
-            check_topic(self.connection, topic)
+            check_target("kafka", self.connection, topic)
 
 
 def stream_letters(spec: PondSpec) -> Iterator[StreamLetters]:

@@ -141,7 +141,7 @@ BUILT_IN: tuple[SinkKind, ...] = (
     ),
     SinkKind(
         name="postgres", opens=f"{PACKAGE}.postgres:PostgresSink.open", options=("table", "connection", "key"),
-        connection="postgres", cursor="target", extra="postgres",
+        connection="postgres", cursor="target", remote=True, extra="postgres",
     ),
     SinkKind(
         name="webhook", opens=f"{PACKAGE}.webhook:WebhookSink.open", options=("connection", "rows"), connection="http",

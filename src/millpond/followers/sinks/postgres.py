@@ -49,7 +49,10 @@ _TYPES = {
 
 
 class Database(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A PostgreSQL database as a named connection; `ca`: a PEM file, otherwise the system's authorities are trusted."""
+    """A PostgreSQL database as a named connection; `ca`: a PEM file, otherwise the system's authorities are trusted.
+
+    `tables`: those that queries received over the network may write to, as names or patterns (`shop.*`).
+    """
 
     kind: Literal["postgres"]
     host: str
@@ -59,6 +62,7 @@ class Database(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     password: Secret | None = None
     security: Literal["plaintext", "ssl"] = "plaintext"
     ca: str | None = None
+    tables: tuple[str, ...] = ()
 
     def of_client(self) -> dict[str, Any]:
         """The settings of a libpq client.

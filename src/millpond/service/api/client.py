@@ -173,17 +173,14 @@ class Client:
         deduplicate: Sequence[str] = (), deduplicate_within: str | None = None, connection: str | None = None,
         budget: str | None = None, incomplete: bool = False, backfill: bool | str = False,
         topic: str | None = None, dry_run: bool = False, late_by: str = "event", state_ttl: str | None = None,
-        time_zone: str | None = None,
+        time_zone: str | None = None, table: str | None = None,
     ) -> Changed | Priced:  # fmt: skip
         """Add a query; returns when it is in the log. `dry_run`: only return the price."""
         told = {
             "name": name, "text": text, "sink": sink, "serve": serve, "late": late, "emit": emit,
             "correct_for": correct_for, "deduplicate": tuple(deduplicate), "deduplicate_within": deduplicate_within,
-            "connection": connection,
-            "budget": budget,
-            "incomplete": incomplete,
-            "backfill": backfill,
-            "topic": topic, "late_by": late_by, "state_ttl": state_ttl, "time_zone": time_zone,
+            "connection": connection, "topic": topic, "table": table, "budget": budget, "incomplete": incomplete,
+            "backfill": backfill, "late_by": late_by, "state_ttl": state_ttl, "time_zone": time_zone,
         }  # fmt: skip
         check_sink_names(sink, late, unknown=False)
         if emit not in get_args(Emit):

@@ -29,7 +29,7 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
     `sink` None: rows are not published. A file sink writes to a folder with the query's name, in the operator's output
     folder; so does `late` for late rows. A webhook publishes to the address of the named `connection`, Kafka to the
-    `topic` in the cluster of the named `connection`; the operator must offer both.
+    `topic` in the cluster of the named `connection`, PostgreSQL to its `table`; the operator must offer both.
     """
 
     name: str
@@ -49,6 +49,7 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     late_by: LateBy = "event"
     state_ttl: str | None = None
     time_zone: str | None = None
+    table: str | None = None
 
 
 def check_sink_names(sink: str | None, late: str | None, *, unknown: bool) -> None:

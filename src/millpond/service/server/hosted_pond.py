@@ -14,7 +14,7 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from millpond.connections import offered, offered_topic
+from millpond.connections import offered, offered_target
 from millpond.control.commands.dead_letters import StreamLetters, replay, stream_letters
 from millpond.control.pond.pond import Pond
 from millpond.control.pond.report import QUERY
@@ -337,19 +337,21 @@ def _source(found: Behind) -> SourceShown:
 
 
 def _sink(request: Asked) -> Sink:
-    """The sink of a query added over the network: a folder that the pond chooses, or an address or topic that the
-    operator offers.
+    """The sink of a query added over the network: a folder that the pond chooses, or an address, topic or table
+    that the operator offers.
     """
     kind = sink_kind(request.sink or NOWHERE)
-    for field in ("topic", "connection"):
+    for field in ("topic", "table", "connection"):
         if getattr(request, field) is not None and field not in kind.options:
             known = ", ".join(name for name in remote_names() if field in KINDS[name].options)
             raise RequestError(
                 f"{request.name} names a {field}, but its sink, {kind.name}, has none.", f"Use one of {known}."
             )
     options: dict[str, str] = {}
-    if "topic" in kind.options:
-        options["connection"], options["topic"] = offered_topic(request.connection, request.topic)
+    target = next((field for field in ("topic", "table") if field in kind.options), None)
+    if target is not None and kind.connection is not None:
+        named = getattr(request, target)
+        options["connection"], options[target] = offered_target(kind.connection, request.connection, named)
     elif kind.connection is not None:
         options["connection"] = offered(request.connection, kind.connection)
     return Sink(kind.name, None, tuple(sorted(options.items())))

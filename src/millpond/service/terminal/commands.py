@@ -18,7 +18,7 @@ from millpond.followers.sinks.kinds import KINDS, remote_names
 from millpond.service.api.messages import STATE_CHANGES, Changed, Priced
 from millpond.service.api.serve_options import Options
 from millpond.service.api.service_files import only_pond
-from millpond.service.terminal.overview import picture, redraw, text_of
+from millpond.service.terminal.overview import console, picture, redraw, text_of
 from millpond.service.terminal.parse_arguments import assigned, selected
 from millpond.service.terminal.serve_arguments import Range, Target, host_and_port, policy_of
 from millpond.service.terminal.text import (
@@ -73,6 +73,10 @@ Topic = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option("--topic", metavar="TOPIC", help="The topic for the sink kafka. The operator must allow it."),
 ]
+SinkTable = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--table", metavar="TABLE", help="The table for the sink postgres. The operator must allow it."),
+]
 Deduplicated = Annotated[
     Optional[list[str]],  # noqa: UP045
     typer.Option("--deduplicate", metavar="COLUMN", help="Leave out events that repeat these columns. Repeatable."),
@@ -90,7 +94,6 @@ StateTtl = Annotated[
     typer.Option("--state-ttl", metavar="TIME", help="Forget events of joins, and keys of DISTINCT, after this time."),
 ]
 
-_NO_EDGE = 10_000
 _LOOK_SECONDS = 2.0
 
 
@@ -170,7 +173,7 @@ def _changes(app: typer.Typer) -> None:
             typer.Option("--correct-for", metavar="TIME", help="Correct emitted rows for events that are so late."),
         ] = None,
         deduplicate: Deduplicated = None, deduplicate_within: Within = None, connection: Address = None,
-        topic: Topic = None, state_ttl: StateTtl = None, time_zone: TimeZone = None,
+        topic: Topic = None, table: SinkTable = None, state_ttl: StateTtl = None, time_zone: TimeZone = None,
         late_by: Annotated[str, typer.Option("--late-by", help="event, window (if it has closed), or join.")] = "event",
         budget: Annotated[
             Optional[str],  # noqa: UP045
@@ -190,7 +193,7 @@ def _changes(app: typer.Typer) -> None:
                 name, selected(text), sink=sink, serve=serve, late=late, emit=emit,
                 correct_for=correct_for, deduplicate=deduplicate or (), deduplicate_within=deduplicate_within,
                 connection=connection, budget=budget, incomplete=incomplete, backfill=backfill or False,
-                topic=topic, dry_run=dry_run, late_by=late_by, state_ttl=state_ttl, time_zone=time_zone,
+                topic=topic, table=table, dry_run=dry_run, late_by=late_by, state_ttl=state_ttl, time_zone=time_zone,
             )  # fmt: skip
         _tell(done, as_json)
 
@@ -464,12 +467,6 @@ def _lines(found: object, as_json: bool, lines: Iterable[str], none: str = "") -
     else:
         text = "\n".join(lines)
         typer.echo("\n".join(printable(part.expandtabs(4)) for part in text.split("\n")) or none, err=not text)
-
-
-def console() -> Console:
-    """A console for tables. Outside a terminal it is so wide that no table is cut."""
-    made = Console(highlight=False, markup=False)
-    return made if made.is_terminal else Console(highlight=False, markup=False, width=_NO_EDGE)
 
 
 @contextmanager

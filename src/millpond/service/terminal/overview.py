@@ -18,6 +18,14 @@ from millpond.model.endpoints import READ
 from millpond.plan.explain.amounts import about
 from millpond.service.api.messages import Placed, QueryShown, Status
 
+_NO_EDGE = 10_000
+
+
+def console() -> Console:
+    """A console for tables. Outside a terminal it is so wide that no table is cut."""
+    made = Console(highlight=False, markup=False)
+    return made if made.is_terminal else Console(highlight=False, markup=False, width=_NO_EDGE)
+
 
 def picture(status: Status, queries: Sequence[QueryShown], placed: Placed | None = None) -> RenderableType:
     """The overview: epochs, rates, followers, and a table with a row per query."""
@@ -82,8 +90,8 @@ def _numbers(status: Status, placed: Placed | None) -> Table:
     for problem in status.problems:
         table.add_row("problem", problem)
     if (failure := status.failure) is not None:
-        reason = f"[{failure.code}] {failure.what} Try {failure.failures + 1} in {failure.retry_in_s:.0f} s."
-        table.add_row("failure", reason)
+        again = f"Try {failure.failures + 1} in {failure.retry_in_s:.0f} s."
+        table.add_row("failure", f"[{failure.code}] {failure.what} {failure.cure} {again}")
     return table
 
 

@@ -60,6 +60,7 @@ _DROP = re.compile(rf"{_GAP}DROP\s+(?:STREAMING\s+)?TABLE\s+{_EXISTING}\s*", re.
 _CODED = re.compile(r"\[(MP-[A-Z-]+)\] (.*)")
 _OPTIONS = {
     "serve": "serve", "emit": "emit", "correct.for": "correct_for", "deduplicate": "deduplicate", "topic": "topic",
+    "table": "table",
     "deduplicate.within": "deduplicate_within", "connection": "connection", "budget": "budget", "late.by": "late_by",
     "state.ttl": "state_ttl", "time.zone": "time_zone", "late.format": "late",
 }  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from millpond.connections import VARIABLE
-from millpond.errors import RequestError, UnsupportedQuery
+from millpond.errors import QueryRefused, RequestError, UnsupportedQuery
 from millpond.followers.record_rows import RowsReader
 from millpond.followers.sinks.kinds import BUILT_IN, KINDS, SinkKind, sink_kind
 from millpond.followers.sinks.make_sink import sink_cursor, sink_follower
@@ -88,7 +88,8 @@ def test_the_network_may_name_the_kinds_that_say_so(
     kind: SinkKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "c.json").write_text(
-        '{"k": {"servers": "h:1", "topics": ["t"]}, "h": {"kind": "http", "url": "https://h", "remote": true}}'
+        '{"k": {"servers": "h:1", "topics": ["t"]}, "h": {"kind": "http", "url": "https://h", "remote": true},'
+        '"p": {"kind": "postgres", "host": "h", "database": "d", "user": "u", "tables": ["shop.*"]}}'
     )
     monkeypatch.setenv(VARIABLE, str(tmp_path / "c.json"))
     if not kind.remote:
@@ -100,6 +101,11 @@ def test_the_network_may_name_the_kinds_that_say_so(
     request = Asked("q", "SELECT 1", sink=kind.name)
     if kind.connection == "kafka":
         request = Asked("q", "SELECT 1", sink=kind.name, connection="k", topic="t")
+    elif kind.connection == "postgres":
+        request = Asked("q", "SELECT 1", sink=kind.name, connection="p", table="shop.t")
+        with pytest.raises(QueryRefused, match=r"The table public\.t of p is not for requests") as refused:
+            _sink(Asked("q", "SELECT 1", sink=kind.name, connection="p", table="public.t"))
+        assert refused.value.cure == "It offers shop.*."
     elif kind.connection == "http":
         request = Asked("q", "SELECT 1", sink=kind.name, connection="h")
     made = _sink(request)
@@ -111,7 +117,7 @@ def test_a_service_refuses_names_that_a_client_cannot_judge() -> None:
     check_sink_names("of a package of the service", None, unknown=False)
     with pytest.raises(RequestError, match="cannot have 'xml' as its sink") as refused:
         check_sink_names("xml", None, unknown=True)
-    assert refused.value.cure == "Use one of parquet, json, csv, subscribers, delta, kafka, webhook."
+    assert refused.value.cure == "Use one of parquet, json, csv, subscribers, delta, kafka, postgres, webhook."
     with pytest.raises(RequestError, match="cannot have 'delta' as its late"):
         check_sink_names(None, "delta", unknown=False)
 

@@ -187,9 +187,9 @@ def test_a_comparison_says_that_it_stops() -> None:
 
 
 def test_a_sink_that_the_network_may_not_name_is_refused_with_those_that_it_may() -> None:
-    with pytest.raises(RequestError, match="cannot have 'postgres' as its sink") as refused:
-        Client("http://127.0.0.1:9", "token").add("a", "SELECT 1", sink="postgres")
-    assert refused.value.cure == "Use one of parquet, json, csv, subscribers, delta, kafka, webhook."
+    with pytest.raises(RequestError, match="cannot have 'redis' as its sink") as refused:
+        Client("http://127.0.0.1:9", "token").add("a", "SELECT 1", sink="redis")
+    assert refused.value.cure == "Use one of parquet, json, csv, subscribers, delta, kafka, postgres, webhook."
     assert Asked("a", "SELECT 1", late="csv").late == "csv"
     with pytest.raises(RequestError, match="cannot have 'parket' as its sink") as refused:
         check_sink_names("parket", None, unknown=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 from rich.console import Console
 
-from millpond.service.api.messages import FollowerShown, QueryShown, SourceShown, Status
+from millpond.service.api.messages import Failure, FollowerShown, QueryShown, SourceShown, Status
 from millpond.service.terminal.overview import picture
 
 STATUS = Status("leader", "p1", 9, 8, queries=3, instances=2)
@@ -54,6 +54,8 @@ def test_who_reads_a_stream_is_shown_and_is_no_sink() -> None:
 def test_what_makes_results_incomplete_is_shown() -> None:
     problem = "[MP-OVERFLOW] Query o is quarantined"
     assert problem in shown(replace(STATUS, problems=(problem,)))
+    failure = Failure("MP-SOURCE", "A record is malformed.", "Keep it apart.", 1, 0.5)
+    assert "[MP-SOURCE] A record is malformed. Keep it apart. Try 2" in shown(replace(STATUS, failure=failure))
 
 
 def test_a_narrow_terminal_shows_fewer_columns_and_cuts_no_number() -> None:
