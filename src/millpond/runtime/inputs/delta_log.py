@@ -166,16 +166,18 @@ class DeltaLog:
                 added.append(DataFile(self._located(add["path"]), add["size"], add["partitionValues"]))
         if removed and not self._skips:
             raise InputError(f"Version {version} of {self.path} deletes or changes rows.", _APPEND_CURE)
-        return [] if removed else sorted(added)
+        return [] if removed else added
 
     def _snapshot(self, version: int) -> list[DataFile]:
+        """All files of a version, oldest first, because old rows mostly have early event times."""
         table = self._opened(version)
         if pa.table(table.deletion_vectors()).num_rows:
             raise self._with_vectors()
         actions = pa.table(table.get_add_actions()).to_pylist()
-        return sorted(
-            DataFile(self._located(one["path"]), one["size_bytes"], one.get("partition") or {}) for one in actions
-        )
+        return [
+            DataFile(self._located(one["path"]), one["size_bytes"], one.get("partition") or {})
+            for one in sorted(actions, key=lambda one: (one["modification_time"], one["path"]))
+        ]
 
     def _opened(self, version: int | None = None) -> DeltaTable:
         try:

@@ -81,6 +81,15 @@ def test_a_delete_is_an_error_or_left_out_and_a_snapshot_reads_what_is_left(tmp_
     assert (end, sorted(read([*log.files(start, end)]))) == (Position(4), [0, 2, 3, 4])
 
 
+def test_files_of_a_snapshot_are_read_in_the_order_in_which_they_were_written(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    for value in range(0, 18, 3):  # of one partition, so that only names and times of files differ
+        append(path, value)
+    log = DeltaLog(str(path))
+    whole = log.after(log.first({}), log.newest(), Limit())
+    assert read([*log.files(log.first({}), whole)]) == [*range(0, 18, 3)]
+
+
 def test_where_a_stream_begins(tmp_path: Path) -> None:
     path = tmp_path / "t"
     append(path, 0)
