@@ -47,11 +47,16 @@ class Served:
         self.url = f"http://127.0.0.1:{free_ports(1)[0]}"
         (folder / "in").mkdir()
         (folder / "tx.sql").write_text(POND)
-        times = [i * 100_000 for i in range(600)]
-        columns = {"ts": pa.array(times, pa.timestamp("us", "UTC")), "c": [f"c{i % 4}" for i in range(600)],
-                   "v": pa.array(range(600), pa.int64())}  # fmt: skip
-        pq.write_table(pa.table(columns), folder / "in" / "0.parquet")
+        self.write(0, 600)
         self.process: ForkedProgram | None = None
+
+    def write(self, minute: int, events: int) -> None:
+        """Write the events of a minute as a file."""
+        times = [minute * 60_000_000 + i * 60_000_000 // events for i in range(events)]
+        columns = {"ts": pa.array(times, pa.timestamp("us", "UTC")), "c": [f"c{i % 4}" for i in range(events)],
+                   "v": pa.array(range(events), pa.int64())}  # fmt: skip
+        pq.write_table(pa.table(columns), self.folder / "in" / ".draft")
+        (self.folder / "in" / ".draft").rename(self.folder / "in" / f"{minute}.parquet")
 
     def start(self) -> None:
         """Start the service, and wait until it has read all events or continues after them."""
@@ -124,9 +129,12 @@ def page(chromium: Browser, served: Served) -> Iterator[Page]:
     assert not elsewhere, elsewhere
 
 
-def picture(page: Page, name: str) -> None:
-    """Write a picture of the page for the docs, if they are asked for."""
+def picture(page: Page, name: str, busy: Served | None = None) -> None:
+    """Write a picture of the page for the docs, if they are asked for; of a `busy` pond after 40 more epochs."""
     if folder := os.environ.get("MILLPOND_SCREENSHOTS"):
+        for minute in range(1, 41) if busy else ():
+            busy.write(minute, 20_000 + 5_000 * (minute % 7))
+            page.wait_for_timeout(1000)
         page.wait_for_timeout(1000)  # the chart and the fonts
         page.screenshot(path=Path(folder) / f"{name}.png")
 
@@ -157,7 +165,6 @@ def test_the_pages_show_the_pond(page: Page, served: Served) -> None:
     go(page, served, "", "Overview")
     expect(page.get_by_text("leader", exact=True)).to_be_visible()
     expect(page.get_by_role("region", name="Streams")).to_contain_text("1970-01-01 00:00:59.9Z")
-    picture(page, "console_overview")
     go(page, served, "queries", "Queries")
     table = page.get_by_role("region", name="Queries")
     expect(page.get_by_text("1-2 of 2")).to_be_visible()
@@ -184,6 +191,8 @@ def test_the_pages_show_the_pond(page: Page, served: Served) -> None:
     expect(page.get_by_text("No stream keeps dead letters")).to_be_visible()
     go(page, served, "queries/nothing", "nothing")
     expect(page.get_by_role("alert")).to_contain_text("There is no query")
+    go(page, served, "", "Overview")
+    picture(page, "console_overview", busy=served)
 
 
 def test_changes_are_estimated_made_and_undone(page: Page, served: Served) -> None:

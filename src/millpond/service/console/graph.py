@@ -143,6 +143,7 @@ def _stream(name: str, names: Mapping[str, str]) -> str:
 def _chart() -> dict[str, Any]:
     series = {
         "type": "sankey", "data": [], "links": [], "emphasis": {"focus": "adjacency"}, "nodeGap": 12, "right": "18%",
-        "label": {"color": "inherit", "width": 220, "overflow": "break"}, "lineStyle": {"color": "gradient"},
+        "label": {"color": "inherit", "width": 220, "overflow": "break", "lineHeight": 15},
+        "lineStyle": {"color": "gradient"},
     }  # fmt: skip
     return {"animation": False, "tooltip": {"trigger": "item"}, "series": [series]}
