@@ -144,7 +144,13 @@ _LONGEST_SOCKET, _SOCKET = 103, "/millpond-abcd1234/.01234567-0123-0123-0123-012
 # StackOverflowError. The memory of a stack is allocated only when it is used.
 STACK = "-Xss32m"
 EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
-JVM_OPTIONS = f"{STACK} -Dlog4j2.configurationFile={LOG_CONFIG.as_uri()}"
+
+# HotSpot's thresholds of its optimising compiler, times ten. This compiler takes half of the JVM's CPU time in the
+# first epochs, mostly for code that plans and schedules epochs, and runs rarely. Loops over rows reach ten times the
+# threshold within an epoch or two of a backlog.
+_TIERS = {"Invocation": 50_000, "MinInvocation": 6_000, "Compile": 150_000, "BackEdge": 400_000}
+COMPILER = " ".join(f"-XX:Tier4{name}Threshold={value}" for name, value in _TIERS.items())
+JVM_OPTIONS = f"{STACK} {COMPILER} -Dlog4j2.configurationFile={LOG_CONFIG.as_uri()}"
 
 MIN_HEAP = 512 << 20
 """Smallest heap in bytes; Spark itself refuses less than 450 MiB of usable memory."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from millpond.errors import JavaError, MillpondError
 from millpond.spark.session import java
 from millpond.spark.session.class_archive import archive_path, make_archive
 from millpond.spark.session.java import find_java, parse_major, with_archive
+from millpond.spark.session.session import launch_conf
 
 
 def pretend(home: Path, version: str) -> Path:
@@ -85,6 +87,16 @@ def test_spark_composes_the_command_and_the_missing_module_is_left_out() -> None
     assert command[-1] == "pyspark-shell"
     assert any(word.startswith("--add-opens=") for word in command)
     assert not any("jdk.incubator.vector" in word for word in command)
+
+
+def test_java_compiles_later_unless_the_user_sets_another_threshold() -> None:
+    mine = "-XX:Tier4BackEdgeThreshold=12345"
+    conf = launch_conf("local[2]", "test", "900m", {"spark.driver.extraJavaOptions": mine})
+    options = [word for word in conf["spark.driver.extraJavaOptions"].split() if word.startswith("-XX:")]
+    command = [str(find_java().executable), *options, "-XX:+PrintFlagsFinal", "-version"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = dict(re.findall(r"(Tier4\w+Threshold)\s+=\s+(\d+)", printed))
+    assert (found["Tier4InvocationThreshold"], found["Tier4BackEdgeThreshold"]) == ("50000", "12345")
 
 
 def test_a_java_that_ends_at_once_is_reported(tmp_path: Path) -> None:
