@@ -16,10 +16,20 @@ from kit.inputs.cases import DOUBLES, SECOND, STREAM, TEXTS, Case
 from kit.inputs.examples import examples
 from kit.judges.answers import answers, dealt
 from kit.judges.naive_judge import held_against_twin
-from millpond.model.aggregates import DIRECTIONS, FRAMES, IGNORE_NULLS, NEIGHBOURS, RANKS, SHARES, Aggregate
+from millpond.model.aggregates import (
+    DIRECTIONS,
+    FRAMES,
+    IGNORE_NULLS,
+    NEIGHBOURS,
+    RANKS,
+    RUNNING_TOTAL,
+    SHARES,
+    Aggregate,
+)
 from millpond.model.expressions import Column, Expression, Literal, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.windows import Range
+from millpond.plan.groups.aggregate_functions import result_type
 from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.top_rows import tops_of
 
@@ -54,6 +64,14 @@ def ordered_of(dice: random.Random) -> Aggregate:
         kind = "int" if function == "ntile" else "double"
         return replace(rank, function=function, type=kind, parameters=(*rank.parameters, *extra))
     value = dice.choice(COLUMNS)
+    if function == RUNNING_TOTAL:
+        total, value = dice.choice(["sum", "avg", "count", "min", "max"]), dice.choice(COLUMNS[1:])
+        tied = literal(dice.randint(0, len(rank.parameters)), "int")
+        return replace(
+            rank, function=function, type=result_type(total, value.type), other=(*rank.arguments[1:], value)[0],
+            more=(*rank.arguments[1:], value)[1:],
+            parameters=(*rank.parameters, literal(total, "string"), literal(dice.choice(FRAMES), "string"), tied),
+        )  # fmt: skip
     extra: tuple[Literal, ...]
     extra = (literal(dice.randint(-2, 3), "int"), literal(dice.choice([None, *_DEFAULTS[value.name]]), value.type))
     if function == "nth_value":

@@ -48,6 +48,10 @@ RANKS = {
     "NULLS OVER (PARTITION BY w ORDER BY n{ties}) AS e, lead(most, 1, 9) IGNORE NULLS OVER (PARTITION BY w ORDER BY "
     "n{ties}) AS f, nth_value(most, 2) IGNORE NULLS OVER (PARTITION BY w ORDER BY n{ties} ROWS UNBOUNDED PRECEDING) AS "
     "g, lag(most, -1) OVER (PARTITION BY w ORDER BY n{ties}) AS h FROM {spend}",
+    "totals": "SELECT card, shop, w, rank() OVER (PARTITION BY w ORDER BY n) AS r, sum(most) OVER (PARTITION BY w "
+    "ORDER BY n) AS a, avg(total * 2) OVER (PARTITION BY w, shop ORDER BY card DESC, n) AS b, count(most) OVER "
+    "(PARTITION BY w ORDER BY total{ties} ROWS UNBOUNDED PRECEDING) AS c, max(most) OVER (PARTITION BY w ORDER BY n) - "
+    "min(n) OVER (PARTITION BY w ORDER BY most{ties} ROWS UNBOUNDED PRECEDING) AS d FROM {spend}",
     "places": "SELECT card, shop, w, ntile(4) OVER (PARTITION BY w ORDER BY most{ties}) AS a, "
     "percent_rank() OVER (PARTITION BY w ORDER BY n DESC) AS b, cume_dist() OVER (PARTITION BY w ORDER BY most) AS c, "
     "rank() OVER (PARTITION BY w ORDER BY most) AS d FROM {spend}",
@@ -208,8 +212,7 @@ REFUSED = {
     "SELECT card, row_number() OVER (ORDER BY total) AS r FROM STREAM spend": "has no window of spend",
     "SELECT card, row_number() OVER (PARTITION BY shop ORDER BY total) AS r FROM STREAM spend": "has no window of",
     "SELECT card, row_number() OVER (PARTITION BY card ORDER BY amount) AS r FROM STREAM tx": "is over single events",
-    "SELECT card, rank() OVER (PARTITION BY w ORDER BY n) AS a, sum(n) OVER (PARTITION BY w ORDER BY n) AS b "
-    "FROM STREAM spend": "is not answered beside ranks",
+    "SELECT card, stddev(n) OVER (PARTITION BY w ORDER BY n) AS b FROM STREAM spend": "is not answered beside ranks",
     "SELECT card, lead(n) OVER (PARTITION BY card ORDER BY w) AS a FROM STREAM spend": "has no window of spend",
     "SELECT card, lag(n, 1, total) OVER (PARTITION BY w ORDER BY n) AS a FROM STREAM spend": "is not a constant",
     "SELECT card, lag(amount) IGNORE NULLS OVER (PARTITION BY card ORDER BY ts) AS a FROM STREAM tx": "ignores NULLs",
@@ -234,6 +237,7 @@ def test_other_ranks_are_refused_by_name(pond: Pond, text: str) -> None:
 def test_explain_names_the_ranks(pond: Pond) -> None:
     text = explain(pond.plan, pond.streams)
     assert "rank  a: rank by most asc nulls first" in text
+    assert "rank  a: sum(most) up to each row by n asc nulls first" in text
     assert "top.2: rank without a key, then filter by HAVING" in text
     assert "windows   the events of the same key and time" in text
 

@@ -40,13 +40,20 @@ SHARES = ("percent_rank", "cume_dist", "ntile")
 `ntile` has its number of parts as a last parameter, and orders ties like `row_number`.
 """
 
-NEIGHBOURS = ("lag", "lead", "nth_value")
+NEIGHBOURS = ("lag", "lead", "nth_value", "running_total")
 """Functions that read a value of another event of the same key and time; otherwise as `row_number`.
 
 The value is a last argument. After the directions, the parameters are: how many events before (`lag`) or after (`lead`)
 the event, and the result if there is no such event; or for `nth_value` the number of the event, one of `FRAMES`, and
 the number of expressions in which events that tie are equal. A negative number counts from the end of the frame: -1 is
 `last_value`. A further parameter `IGNORE_NULLS` counts only events with a value.
+"""
+
+RUNNING_TOTAL = "running_total"
+"""An aggregate of the events up to one in an order; otherwise as `nth_value`.
+
+After the directions, the parameters are: the aggregate function, one of `FRAMES`, and the number of expressions in
+which events that tie are equal.
 """
 
 IGNORE_NULLS = "ignore nulls"

@@ -9,7 +9,7 @@ from typing import Any
 
 from kit.naive.aggregates import histogram
 from kit.naive.expressions import Raised, Row, Value, evaluate, order
-from millpond.model.aggregates import IGNORE_NULLS, LISTAGGS, NEIGHBOURS, ORDERED, Aggregate
+from millpond.model.aggregates import IGNORE_NULLS, LISTAGGS, NEIGHBOURS, ORDERED, RUNNING_TOTAL, Aggregate
 from millpond.model.expressions import Expression
 from millpond.model.query import Query
 from millpond.plan.groups.event_log import ties_of
@@ -21,7 +21,7 @@ def of_events(wanted: Aggregate, events: Sequence[Any], plain: Plain) -> Any:
     """The aggregate of (place, argument, …) of the events it takes; `plain` computes functions that ignore order."""
     function, count = wanted.function, len(wanted.arguments)
     if function in ORDERED:
-        return _ordered(wanted, events[0], events[1:])
+        return _ordered(wanted, events[0], events[1:], plain)
     if function not in ("first", "last"):
         needed = [1] if function in ("min_by", "max_by") else [0] if function in LISTAGGS else range(count)
         events = [event for event in events if all(event[1 + i] is not None for i in needed)]
@@ -108,7 +108,7 @@ def _joined(wanted: Aggregate, in_time: Sequence[Any]) -> str | None:
     return delimiter.join(event[1] for event in events) if events else None
 
 
-def _ordered(wanted: Aggregate, own: Any, events: Sequence[Any]) -> Any:
+def _ordered(wanted: Aggregate, own: Any, events: Sequence[Any], plain: Plain) -> Any:
     """A function of one event among all events of its key and time, itself included; a sort key per expression."""
     assert isinstance(wanted.parameters, tuple)
     count = len(wanted.arguments) - (wanted.function in NEIGHBOURS)
@@ -138,13 +138,17 @@ def _ordered(wanted: Aggregate, own: Any, events: Sequence[Any]) -> Any:
     if wanted.function not in NEIGHBOURS:
         return rank
     ordered = sorted(events, key=cmp_to_key(lambda a, b: -1 if place(a) < place(b) else int(place(b) < place(a))))
-    nulls = constants.pop() == IGNORE_NULLS if len(constants) > 2 + (wanted.function == "nth_value") else False
+    nulls = constants[-1] == IGNORE_NULLS
     if wanted.function == "nth_value":
         peers = sum(not place(own)[: constants[2]] < place(event)[: constants[2]] for event in events)
         frames = {"rows": rank, "partition": size, "peers": peers}
         values = [one[-1] for one in ordered[: frames[constants[1]]] if not nulls or one[-1] is not None]
         number = constants[0] - (constants[0] > 0)
         return values[number] if -len(values) <= number < len(values) else None
+    if wanted.function == RUNNING_TOTAL:
+        peers = sum(not place(own)[: constants[2]] < place(event)[: constants[2]] for event in events)
+        values = [one[-1] for one in ordered[: {"rows": rank, "partition": size, "peers": peers}[constants[1]]]]
+        return plain(Aggregate(constants[0], wanted.arguments[-1], None, wanted.type), values)
     ahead = constants[0] if wanted.function == "lead" else -constants[0]
     if ahead == 0:
         return own[-1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from millpond.model.aggregates import ORDERED
+from millpond.model.aggregates import ORDERED, RUNNING_TOTAL
 from millpond.model.expressions import Expression, columns_of, render
 from millpond.model.query import Query
 from millpond.model.windows import Counted, Distinct, Framed, Pattern, Processed, Range
@@ -81,7 +81,11 @@ def rank_lines(query: Query) -> Iterator[str]:
             continue
         read = [one.name for one in query.output if f"agg:{i}" in columns_of(one.expression)]
         by = ", ".join(f"{render(value)} {direction}" for value, direction in order_of(aggregate))
-        yield f"      rank  {', '.join(read) or 'HAVING'}: {aggregate.function} by {by}"
+        what = aggregate.function
+        if what == RUNNING_TOTAL and isinstance(aggregate.parameters, tuple):
+            total = aggregate.parameters[len(order_of(aggregate))].value
+            what = f"{total}({render(aggregate.arguments[-1])}) up to each row"
+        yield f"      rank  {', '.join(read) or 'HAVING'}: {what} by {by}"
 
 
 def top_lines(group: GroupPlan) -> Iterator[str]:

@@ -42,10 +42,30 @@ class _Sorted(NamedTuple):
         ends: Ints = np.append(starts[1:], len(begins))[np.cumsum(begins) - 1]
         return ends
 
+    def frame_ends(self, frame: Literal, tied: Literal) -> Ints:
+        """Where the frame of each event ends, one of `FRAMES`; `tied`: the expressions that ties are equal in."""
+        if frame.value == "rows":
+            return np.arange(len(self.places)) + 1
+        return self.ends(self.changes[int(str(tied.value)) if frame.value == "peers" else 0])
+
     @property
     def sizes(self) -> Ints:
         """The number of events in the partition of each event."""
         return self.ends(self.changes[0]) - self.first
+
+
+class RunningTotal(NamedTuple):
+    """An aggregate over runs of sorted events: `places` are positions of events in their order.
+
+    The value of the i-th event of this order is that of the events from `lows[i]` to `highs[i]` - 1 of it, and `rows`
+    are the events of which values are needed, as positions in this order.
+    """
+
+    aggregate: Aggregate
+    places: Ints
+    lows: Ints
+    highs: Ints
+    rows: Ints
 
 
 class RankedEvents:
@@ -61,10 +81,22 @@ class RankedEvents:
         self._codes: dict[Expression, Ints] = {}
         self._sorted: dict[Ordering, _Sorted] = {}
 
-    def values(self, aggregate: Aggregate) -> Values:
-        """The values of one function."""
+    def total(self, aggregate: Aggregate) -> RunningTotal:
+        """What a `running_total` computes."""
+        found = self._sorted_for(aggregate)
+        function, *frame = _constants(aggregate)
+        plain = Aggregate(str(function.value), aggregate.arguments[-1], None, aggregate.type)
+        positions = np.empty(len(found.places), np.int64)
+        positions[found.places] = np.arange(len(positions))
+        return RunningTotal(plain, found.places, found.first, found.frame_ends(*frame[:2]), positions[self._at])
+
+    def _sorted_for(self, aggregate: Aggregate) -> _Sorted:
         by = order_of(aggregate)
-        found = self._in_order(next(one for one in self._orders if one[: len(by)] == by))
+        return self._in_order(next(one for one in self._orders if one[: len(by)] == by))
+
+    def values(self, aggregate: Aggregate) -> Values:
+        """The values of one function, which is no `running_total`."""
+        by, found = order_of(aggregate), self._sorted_for(aggregate)
         if aggregate.function in NEIGHBOURS:
             return self._neighbours(aggregate, found)
         values = _FUNCTIONS[aggregate.function](aggregate, found, found.changes[len(by)])
@@ -82,10 +114,7 @@ class RankedEvents:
         if more and more[-1].value == IGNORE_NULLS:
             valued = np.asarray(values.is_valid())[found.places]
         if aggregate.function == "nth_value":
-            instead = literal(None, aggregate.type)
-            if last.value == "peers":
-                ends = found.ends(found.changes[int(str(more[0].value))])
-            ends = places + 1 if last.value == "rows" else ends
+            instead, ends = literal(None, aggregate.type), found.frame_ends(last, more[0])
             wanted = _counted(valued, found.first if number > 0 else ends, number)
         else:
             number, instead = number if aggregate.function == "lead" else -number, last

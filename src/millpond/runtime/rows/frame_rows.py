@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from millpond.arrays import Ints, Mask, places_of
 from millpond.kernels.columns import Array, Values, from_arrow
-from millpond.model.aggregates import ORDERED
+from millpond.model.aggregates import ORDERED, RUNNING_TOTAL
 from millpond.model.expressions import Expression
 from millpond.model.windows import Counted, Distinct, Pattern
 from millpond.plan.groups.build import presence_filter
@@ -28,10 +28,10 @@ from millpond.runtime.aggregates.finish import finish
 from millpond.runtime.aggregates.partials import Partials
 from millpond.runtime.event_log.event_aggregates import input_of_frames
 from millpond.runtime.event_log.event_order import in_order, with_position
-from millpond.runtime.event_log.rank_events import RankedEvents
+from millpond.runtime.event_log.rank_events import RankedEvents, RunningTotal
 from millpond.runtime.event_log.select_events import passed_mask, value_column, value_name
 from millpond.runtime.rows.query_families import Family, QueryRows
-from millpond.runtime.rows.window_rows import BlockKeys, checked, of_events, rows_of_results
+from millpond.runtime.rows.window_rows import BlockKeys, checked, of_events, rows_of_results, take_values
 from millpond.state.keys.key_dictionary import KeyDictionary
 from millpond.state.keys.keys import canonical
 from millpond.state.layout.cells import extreme_of
@@ -111,7 +111,9 @@ def _inputs(plan: QueryPlan, due: DueFrames, keys: BlockKeys) -> dict[str, Value
     frames, ranked = _Frames(due.events), RankedEvents(query.aggregates, due.events, due.at)
     inputs = {}
     for i, (aggregate, low) in enumerate(zip(query.aggregates, due.lows, strict=False)):
-        if aggregate.function in ORDERED:
+        if aggregate.function == RUNNING_TOTAL:
+            values = _running_total(ranked.total(aggregate), due.events)
+        elif aggregate.function in ORDERED:
             values = ranked.values(aggregate)
         elif aggregate.logged:
             aggregate_input = input_of_frames(aggregate, presence, events, low, due.highs)
@@ -128,6 +130,16 @@ def _inputs(plan: QueryPlan, due: DueFrames, keys: BlockKeys) -> dict[str, Value
         column = value_column(due.events, value).take(at)
         inputs[f"event:{i}"] = from_arrow(canonical(column) if value in one_of_equal else column, value.type)
     return inputs
+
+
+def _running_total(total: RunningTotal, events: Events) -> Values:
+    """The values of an aggregate of the events up to each one in an order."""
+    measures = measures_of(total.aggregate, None)
+    none = {f"{measures[-1].id}:n": np.zeros(len(total.places), np.int64)}
+    events = events.take(total.places)
+    frames = _Frames(events, _ValueFacts(events, total.aggregate.arguments[0]))
+    columns = none | frames.columns(measures, total.lows, total.highs)
+    return take_values(finish(total.aggregate, measures, columns), total.rows)
 
 
 class _EventFacts:
@@ -152,11 +164,22 @@ class _EventFacts:
         return data
 
 
+class _ValueFacts(_EventFacts):
+    """The same, where the only condition is that a value is not NULL, which the log does not store."""
+
+    def __init__(self, events: Events, value: Expression) -> None:
+        super().__init__(events)
+        self._value = value
+
+    def passed(self, name: Any) -> Mask | None:
+        return None if name is None else np.asarray(self._columns[value_name(self._value)].is_valid())
+
+
 class _Frames:
     """Computes measures of frames: each event is a cell, and a frame is a run of cells."""
 
-    def __init__(self, events: Events) -> None:
-        self._partials = Partials(_EventFacts(events), np.arange(events.rows), events.rows)
+    def __init__(self, events: Events, facts: _EventFacts | None = None) -> None:
+        self._partials = Partials(facts or _EventFacts(events), np.arange(events.rows), events.rows)
         self._every = np.arange(events.rows)
         self._added: set[str] = set()
 

@@ -245,7 +245,7 @@ def _emitted(
         passing = np.flatnonzero(passed)
         withheld = _by_query(plans, results.shares.take(np.flatnonzero(~passed)).counts())
         results = results.take(passing)
-        inputs = {name: _take(values, passing) for name, values in inputs.items()}
+        inputs = {name: take_values(values, passing) for name, values in inputs.items()}
     return results, _outputs(plan, inputs, results, keys, buckets), withheld
 
 
@@ -413,7 +413,8 @@ def _key_values(group: GroupPlan, slots: Ints, keys: BlockKeys) -> dict[str, Val
     }
 
 
-def _take(values: Values, rows: Ints) -> Values:
+def take_values(values: Values, rows: Ints) -> Values:
+    """The values of some rows; constants stay zero-dimensional."""
     data = values.data
     if isinstance(data, pa.Array):
         data = data.take(pa.array(rows))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
 from msgspec import UNSET
 
 from millpond.errors import UnsupportedQuery
-from millpond.model.aggregates import IGNORE_NULLS, NEIGHBOURS, ORDERED, Aggregate
+from millpond.model.aggregates import IGNORE_NULLS, NEIGHBOURS, RUNNING_TOTAL, Aggregate
 from millpond.model.expressions import Expression, Literal, literal
 from millpond.model.types import WINDOW
+from millpond.spark.analysis.aggregates import aggregate_of
+from millpond.spark.analysis.expressions import Translator
 from millpond.spark.analysis.frames import constant_default, whole
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, items, kind_of, text_of, type_of
 
@@ -35,6 +38,9 @@ _FRAMES = {
 
 _PARTITIONS = ("timestamp", WINDOW)
 
+_TOTALS = ("sum", "avg", "count", "min", "max")
+"""The aggregates that are supported over the rows up to each one in an order."""
+
 
 def is_ordered(node: JavaObject) -> bool:
     """Whether a `Window` node has a function of the rows of a window in an order, or of all rows of its partition.
@@ -43,9 +49,11 @@ def is_ordered(node: JavaObject) -> bool:
     earlier events instead.
     """
     kinds = {kind_of(_function(alias.child())) for alias in items(node.windowExpressions())}
-    framed = {"Lag", *_ENDS}
-    if not kinds.isdisjoint(NAMES.keys() - framed) or not items(node.orderSpec()):
+    framed, orders = {"Lag", *_ENDS}, items(node.orderSpec())
+    if not kinds.isdisjoint(NAMES.keys() - framed) or not orders:
         return True
+    if [type_of(order.child()) for order in orders] != ["timestamp"]:  # otherwise frames of a time
+        framed.add("AggregateExpression")
     return not kinds.isdisjoint(framed) and any(type_of(key) in _PARTITIONS for key in items(node.partitionSpec()))
 
 
@@ -59,7 +67,7 @@ def _function(over: JavaObject) -> JavaObject:
 
 def ordered_function(
     catalyst: Catalyst, over: JavaObject, by: Mapping[Expression, str], ties: Mapping[Expression, str],
-    meaning: Callable[[JavaObject], Expression],
+    meaning: Translator,
 ) -> Aggregate:  # fmt: skip
     """A function OVER (… ORDER BY …); `by` and `ties`: what it orders by, and what decides between equal rows.
 
@@ -72,10 +80,16 @@ def ordered_function(
         raise UnsupportedQuery(
             f"`{text_of(function)}` OVER has a FILTER, which is not answered.", "Leave it out, and use IGNORE NULLS."
         )
+    plain = aggregate_of(catalyst, function, meaning) if kind_of(function) == "AggregateExpression" else None
+    if plain is not None and _is_total(plain):
+        constants = [literal(plain.function, "string"), *_frame(over, len(by))]
+        total = rank_by(RUNNING_TOTAL, {**by, **ties, **by}, plain.argument, constants)
+        return msgspec.structs.replace(total, type=plain.type)
     if name is None:
         raise UnsupportedQuery(
             f"`{text_of(function)}` OVER (… ORDER BY …) is not answered beside ranks.",
-            f"Use {', '.join(ORDERED)}, first_value, last_value, or an aggregate without ORDER BY.",
+            f"Use {', '.join((*NAMES.values(), 'first_value', 'last_value'))}, {', '.join(_TOTALS)} of a column, or an "
+            "aggregate without ORDER BY.",
         )
     order = dict(by) if name in _TIED else {**by, **ties, **by}
     value = None
@@ -118,12 +132,24 @@ def _constants(
         return [literal(rows, "int"), constant_default(function, meaning), *nulls]
     if name != "nth_value":
         return []
+    number = _ENDS.get(kind_of(function)) or whole(catalyst, function.offset())
+    return [literal(number, "int"), *_frame(over, tied), *nulls]
+
+
+def _frame(over: JavaObject, tied: int) -> list[Literal]:
+    """Where the frame ends, and the number of expressions of ORDER BY in which events that tie are equal."""
     frame = over.windowSpec().frameSpecification()
     ends = _FRAMES.get((kind_of(frame.frameType()), kind_of(frame.lower()), kind_of(frame.upper())))
     if ends is None:
         raise UnsupportedQuery(
-            f"The frame `{frame.sql()}` of `{text_of(function)}` is not answered.",
+            f"The frame `{frame.sql()}` of `{text_of(_function(over))}` is not answered.",
             "Leave the frame out, or write ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING.",
         )
-    number = _ENDS.get(kind_of(function)) or whole(catalyst, function.offset())
-    return [literal(number, "int"), literal(ends, "string"), literal(tied, "int"), *nulls]
+    return [literal(ends, "string"), literal(tied, "int")]
+
+
+def _is_total(aggregate: Aggregate) -> bool:
+    """Whether the aggregate of the rows up to each one is supported."""
+    if aggregate.logged or aggregate.filter is not None or aggregate.parameters is not UNSET:
+        return False
+    return aggregate.function in _TOTALS and not isinstance(aggregate.argument, Literal | None)
