@@ -30,6 +30,8 @@ _START = "Start `millpond serve`, or wait until it says where the pond is served
 _TOKEN, _LEADER, _LOCK, _STANDBY = "token", "leader.json", "lock", "standby-"
 _STANDBY_SECONDS = 10.0
 """A standby whose last sign of life is this much older than the leader's is not listed."""
+_FORGOTTEN_SECONDS = 3600.0
+"""The file of a standby that was killed so long ago is removed."""
 
 
 class Leader(msgspec.Struct, frozen=True):
@@ -163,7 +165,10 @@ class Places:
         with suppress(OSError):
             newest = (self.folder / _LEADER).stat().st_mtime
             for file in sorted(self.folder.glob(f"{_STANDBY}*")):
-                if file.stat().st_mtime > newest - _STANDBY_SECONDS:
+                age = newest - file.stat().st_mtime
+                if age > _FORGOTTEN_SECONDS:
+                    file.unlink(missing_ok=True)
+                elif age < _STANDBY_SECONDS:
                     with suppress(msgspec.MsgspecError):
                         found.append(msgspec.json.decode(file.read_bytes(), type=Leader).url)
         return (*found,)
