@@ -160,7 +160,8 @@ def _preceding(catalyst: Catalyst, frame: JavaObject, *, of_rows: bool) -> int:
         return 0
     if kind_of(lower) == "UnboundedPreceding":
         raise UnsupportedQuery(
-            f"The frame {_shown(frame)} is unbounded: every event would be stored indefinitely.", f"Bound it. {_CURE}"
+            f"The frame {_shown(frame)} is unbounded: every event would be stored indefinitely.",
+            f"Bound it. {_CURE} Or group by the keys in update mode, where each row has the total so far.",
         )
     if of_rows:
         rows = -int(catalyst.constant(lower) or 0)
