@@ -1,8 +1,9 @@
 """Chooses how many records an epoch reads, so that it takes about its target time.
 
 An epoch takes `a + b·n` seconds for n records. Both are estimated from the latest epochs, of which newer ones count
-more. Before they have had several sizes, the whole time counts as `b·n`. An epoch that is too long from overhead alone
-is not cut down: at least half of its time is spent on records.
+more. Before they have had several sizes, the whole time counts as `b·n`. If more than half of the target time is
+overhead, an epoch reads about as many records as take as long as the overhead. Both are estimates: in the model of the
+unit tests, records then take a fifth to three quarters of the time.
 
 During a backlog users wait for the backlog, not for the epoch, and longer epochs have less overhead. So the longer a
 backlog lasts, the longer its epochs may be, up to four times the target. (A pond held to one second fell behind a load
