@@ -12,8 +12,10 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
+import msgspec
 import pyarrow as pa
 
 Rows: TypeAlias = pa.Table | pa.RecordBatch | Iterable[Mapping[str, Any]]
@@ -25,6 +27,11 @@ _PLAIN = {type(None): "null", bool: "boolean", int: "integer", str: "str", bytes
 """The most frequent types whose values are their own hashable form, and their names in it."""
 
 _LISTS = (list, tuple)  # a union of types costs more to build than to check
+
+_EXACT = {type(None), bool, int, float, str, dict, *_LISTS}
+"""Types that MessagePack keeps apart; a list and a tuple are the same there, and in `canonical`."""
+
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class Tolerance(NamedTuple):
@@ -144,6 +151,8 @@ def _unmatched(
     expected: list[dict[str, Any]], actual: list[dict[str, Any]]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The rows of each side without an equal row on the other side, in their order."""
+    if _identical(expected, actual):
+        return [], []
     wanted, found = [canonical(row) for row in expected], [canonical(row) for row in actual]
     if wanted == found:
         return [], []
@@ -159,6 +168,28 @@ def _unmatched(
             surplus_of[form] += 1
             missing.append(row)
     return missing, surplus
+
+
+def _identical(expected: list[dict[str, Any]], actual: list[dict[str, Any]]) -> bool:
+    """Whether both have the same rows to the last bit; False also if their values are not all of `_EXACT` types.
+
+    It encodes the rows as MessagePack, which is several times as fast as their canonical forms.
+    """
+    if len(expected) != len(actual) or not _types_within([*expected, *actual]) <= _EXACT:
+        return False
+    try:
+        return sorted(map(_encode, expected)) == sorted(map(_encode, actual))
+    except (OverflowError, UnicodeEncodeError):  # an integer of more than 64 bits, or half a surrogate pair
+        return False
+
+
+def _types_within(values: Sequence[Any]) -> set[type]:
+    """The types of the values, and of the values nested in them."""
+    types: set[type] = set(map(type, values))
+    for kind in types.intersection((dict, *_LISTS)):
+        nested: list[Any] = [value for value in values if type(value) is kind]
+        types |= _types_within([*chain.from_iterable(map(dict.values, nested) if kind is dict else nested)])
+    return types
 
 
 def _forgive(

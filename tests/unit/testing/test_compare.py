@@ -2,12 +2,18 @@
 
 import datetime
 import math
+import struct
+from collections import Counter
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from millpond.testing.compare import Tolerance, assert_same_rows, difference, rows_of
+from millpond.testing.compare import Tolerance, assert_same_rows, canonical, difference, rows_of
 
 NEXT = math.nextafter(1.0, 2.0)
 
@@ -28,6 +34,7 @@ def test_these_are_the_same(left: Any, right: Any) -> None:
     (math.inf, math.nan),
     (math.inf, -math.inf), ("e\u0301", "é"), ("a", "A"), (2**53, 2**53 + 1), (b"a", "a"),
     ({"start": 1, "end": 2}, {"start": 1, "end": 3}), ([1, 2], [2, 1]), (5e-324, 0.0),
+    (np.int64(1), struct.pack("q", 1)), (np.int64(0), np.float64(0)), ([np.int32(0)], [np.float32(0)]),
 ])  # fmt: skip
 def test_these_differ(left: Any, right: Any) -> None:
     assert difference([{"x": left}], [{"x": right}])
@@ -40,6 +47,24 @@ def test_order_does_not_count_but_repetition_does() -> None:
     assert difference([a, b, a], [a, b, b])
     assert difference([a], [a, a]) == "1 rows expected, 2 found: 0 missing, 1 surplus.\n  surplus: {'x': 1, 'y': 'a'}"
     assert difference([a, a], [a]) == "2 rows expected, 1 found: 1 missing, 0 surplus.\n  missing: {'x': 1, 'y': 'a'}"
+
+
+_ALIKE = st.sampled_from([
+    None, 0, 0.0, -0.0, False, 1, 1.0, True, math.nan, -math.nan, 2**70, "", "0", "\ud800", b"", Decimal("1.0"),
+    Decimal("1.00"), Decimal("-0"), datetime.datetime(1970, 1, 1), datetime.date(1970, 1, 2),
+    np.int64(0), np.float64(0),
+])  # fmt: skip
+_VALUES = st.recursive(_ALIKE, lambda part: st.lists(part, max_size=2) | st.tuples(part) | st.dictionaries(
+    st.sampled_from("xy"), part), max_leaves=3)  # fmt: skip
+
+
+@given(st.lists(st.fixed_dictionaries({"a": _VALUES, "b": _ALIKE}), max_size=4), st.data())
+def test_rows_are_judged_by_their_canonical_forms(left: list[dict[str, Any]], data: st.DataObject) -> None:
+    right = [dict(row) for row in data.draw(st.permutations(left))]
+    for row in data.draw(st.lists(st.sampled_from(right), max_size=1)) if right else []:
+        row["b"] = data.draw(_ALIKE)
+    same = Counter(map(canonical, left)) == Counter(map(canonical, right))
+    assert (difference(left, right) is None) == same
 
 
 def test_columns_must_be_the_same() -> None:
