@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from millpond.clock import Clock, lap_us, now_us
 from millpond.errors import CorruptError, DiskFullError, MillpondError, TruthError
 from millpond.log.cursor import NOTHING_APPLIED, Cursor, check_reached
-from millpond.log.follower import Follower, let_go
+from millpond.log.follower import Follower, Interruptible, let_go
 from millpond.log.manifest import Manifest, Manifests, fold, load
 from millpond.log.port import Log
 from millpond.log.records import Entry, decode
@@ -118,6 +118,7 @@ class Runner:
         """Finish the current record and end the thread; False if it still runs after `timeout` seconds."""
         with self._changed:
             self._stopping = True
+            self._interrupt()
             self._changed.notify_all()
         if self._thread is None:
             self._close_followers()
@@ -162,14 +163,21 @@ class Runner:
         with self._changed:
             return [driven.follower for driven in self._driven.values()]
 
-    def wait(self, n: int, timeout: float | None = None) -> bool:
+    def wait(self, n: int, timeout: float | None = None, *, patient: bool = True) -> bool:
         """Wait until every follower has applied record `n`; False if `timeout` seconds were not enough.
+
+        If not `patient`, it also returns False when every follower that is behind has failed repeatedly, and nobody
+        waits for servers that cannot be reached.
 
         Raises:
             MillpondError: a follower cannot continue until its error is repaired, such as a full disk.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._lowest() >= n or self._hopeless(), timeout)
+            if not patient:
+                self._interrupt()
+            self._changed.wait_for(
+                lambda: self._lowest() >= n or self._hopeless() or not (patient or self._advancing(n)), timeout
+            )
             if self._lowest() < n and (error := self._hopeless()):
                 raise error
             return self._lowest() >= n
@@ -308,6 +316,15 @@ class Runner:
                 return driven.error
         return None
 
+    def _interrupt(self) -> None:
+        for driven in self._driven.values():
+            if isinstance(driven.follower, Interruptible):
+                driven.follower.interrupt()
+
+    def _advancing(self, n: int) -> bool:
+        """Whether a follower that has not applied record `n` may soon do so."""
+        return any(driven.failures < _ENOUGH for driven in self._driven.values() if _sure_cursor(driven) < n)
+
     def _lowest(self) -> int:
         return min(map(_sure_cursor, self._driven.values()), default=self._head)
 
@@ -362,9 +379,10 @@ class Runners:
         for runner in self._runners:
             runner.notify(n)
 
-    def wait(self, n: int, timeout: float) -> bool:
+    def wait(self, n: int, timeout: float, *, patient: bool = True) -> bool:
+        """See `Runner.wait`."""
         deadline = time.monotonic() + timeout
-        return all(runner.wait(n, max(0.0, deadline - time.monotonic())) for runner in self._runners)
+        return all(runner.wait(n, max(0.0, deadline - time.monotonic()), patient=patient) for runner in self._runners)
 
     def followers(self) -> list[Follower]:
         return [follower for runner in self._runners for follower in runner.followers()]

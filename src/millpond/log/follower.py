@@ -46,6 +46,14 @@ class Connected(Protocol):
 
 
 @runtime_checkable
+class Interruptible(Protocol):
+    """A follower that can wait long for a server that cannot be reached."""
+
+    def interrupt(self) -> None:
+        """Lets such waits fail until the server responds again; any thread may call it while the follower works."""
+
+
+@runtime_checkable
 class Remote(Protocol):
     """A follower with a cursor on another host, or that repairs itself; a pond starts without reading its cursor."""
 

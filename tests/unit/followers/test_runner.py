@@ -390,3 +390,39 @@ def test_several_runners_are_one(start: Any, head: int) -> None:
     assert runners.wait(head, 120)
     assert runners.cursors() == {"ahead": head, "held": head}
     assert runners.stop(120)
+
+
+class Waiting(Recorder):
+    """Waits for a server until it is interrupted, and fails then."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.interrupted = threading.Event()
+
+    def cursor(self) -> Cursor:
+        self.entered.set()
+        assert self.interrupted.wait(120)
+        raise StoreError("No server can be reached.", "")
+
+    def interrupt(self) -> None:
+        self.interrupted.set()
+
+
+def test_an_impatient_wait_ends_when_all_that_are_behind_keep_failing(start: Any, head: int) -> None:
+    waiting, other = Waiting("waiting"), Recorder("other")
+    runner = start(waiting, other, first_delay=0.001)
+    runner.notify(head)
+    assert waiting.entered.wait(120)
+    assert not runner.wait(head, 0.05), "a patient wait interrupts nobody"
+    assert not waiting.interrupted.is_set()
+    assert not runner.wait(head, patient=False)
+    assert other.at == head
+    assert [status.error for status in runner.status()] == ["[MP-STORE] No server can be reached.", None]
+
+
+def test_a_stop_does_not_wait_for_servers_that_cannot_be_reached(start: Any, head: int) -> None:
+    waiting = Waiting("waiting")
+    runner = start(waiting)
+    runner.notify(head)
+    assert waiting.entered.wait(120)
+    assert runner.stop(120) and waiting.interrupted.is_set()

@@ -51,7 +51,7 @@ class Run(NamedTuple):
     spark: tuple[tuple[str, str], ...] = ()
 
 
-_STOPS = {"spark.sql.streaming.stopTimeout": "5s"}
+_STOPS = {"spark.sql.streaming.stopTimeout": "1s"}
 """How long Ctrl-C waits for a query that runs no epoch: one that requests offsets of a broker that is down."""
 
 

@@ -59,7 +59,7 @@ from millpond.spark.session.task_hosts import TaskHosts
 from millpond.state.layout.delta import check_deltas
 from millpond.version import VERSION
 
-_WAITS = "at work or waiting; a stopped process that holds the lock of its store must be continued or killed"
+_WAITS = "at work, or waiting for its server; a stopped process that holds a store's lock must be continued or killed"
 
 
 class Location(NamedTuple):
@@ -230,8 +230,9 @@ class Lifetime:
         """Run epochs: with `once` until all existing input has been read, else until `stop`.
 
         `drain` then closes every open window, unless `stop` was called. Returns when all sinks have all rows (after
-        `stop`: ten seconds later at most), and whether it ended without `stop`. It does not say whether the results are
-        complete: see `problems`. Each problem is also a warning of the logger `millpond.pond` when it happens.
+        `stop`: ten seconds later at most, or earlier if the sinks that lack rows keep failing), and whether it ended
+        without `stop`. It does not say whether the results are complete: see `problems`. Each problem is also a warning
+        of the logger `millpond.pond` when it happens.
 
         Raises:
             FencedError, OffsetGapError, CorruptError, PlaceError, …: see `errors`; committed results are not affected.
@@ -250,7 +251,7 @@ class Lifetime:
         if finished:
             self.settle()
         else:
-            self.settle(STOP_SECONDS)
+            self._settle(STOP_SECONDS, patient=False)
         return finished
 
     def _blamed(self, error: NoMemoryError | SparkError) -> MillpondError:
@@ -301,13 +302,16 @@ class Lifetime:
             DiskFullError, TruthError: one of them cannot continue until its location, which is named, is repaired.
             StoreError: one of them keeps failing; the message says which and why.
         """
+        self._settle(timeout, patient=True)
+
+    def _settle(self, timeout: float, *, patient: bool) -> None:
         opened = self.opened
         if opened is None:
             return
         head, runner = opened.manifest().n, opened.followers.runner
         # the newest record may be of another driver, which has taken over
         runner.notify(head)
-        if not runner.wait(head, timeout):
+        if not runner.wait(head, timeout, patient=patient):
             late = [f"{status.name}: {status.error or _WAITS}" for status in runner.status() if status.behind]
             raise StoreError(f"Not every sink has all rows ({'; '.join(late)}).", "Mend it and run again.")
 

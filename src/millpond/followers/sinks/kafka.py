@@ -139,6 +139,10 @@ class KafkaSink:
         reached("topic.after_cursor")
         self._reached = cursor
 
+    def interrupt(self) -> None:
+        """See `Interruptible.interrupt`."""
+        self._publisher.interrupt()
+
     def close(self) -> None:
         """Close the connection to the broker."""
         self._publisher.close()

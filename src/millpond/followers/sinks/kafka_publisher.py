@@ -11,13 +11,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from millpond.connections import connection
 from millpond.errors import StoreError
 from millpond.log.cursor import Cursor
+
+T = TypeVar("T")
 
 _PASSING = (
     KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -57,6 +61,8 @@ class Publisher:
         self._transactions = transactions
         self._producer: Producer | None = None
         self._group: Consumer | None = None
+        self._down, self._trouble = False, ""  # what librdkafka reports: no broker can be reached, and why
+        self._interrupted = threading.Event()
 
     @property
     def connected(self) -> bool:
@@ -71,12 +77,13 @@ class Publisher:
             SetupError: the connection does not exist.
         """
         self.close()
+        self._down = False
         settings: dict[str, Any] = connection(self._connection).of_c() | {"log_level": 0}
         try:
-            self._producer = Producer(settings | self._manner())
+            producer = self._producer = Producer(settings | self._manner() | {"error_cb": self._on_error})
             if not self._transactions:
                 return Cursor()
-            self._producer.init_transactions(SECONDS)
+            self._bounded(producer, lambda: producer.init_transactions(SECONDS))
             self._group = Consumer(settings | {"group.id": self.name, "isolation.level": "read_committed"})
             found = _committed(self._group, self._topic)
         except KafkaException as error:
@@ -106,7 +113,7 @@ class Publisher:
                 self._produce(producer, message, on_delivery)
                 if not place % _POLLED:
                     producer.poll(0)
-            left = producer.flush(SECONDS)
+            left = self._bounded(producer, lambda: producer.flush(SECONDS))
             if refused or left:
                 raise KafkaException(refused[0] if refused else KafkaError(KafkaError._TIMED_OUT))
         except KafkaException as error:
@@ -124,8 +131,8 @@ class Publisher:
         try:
             place = TopicPartition(self._topic, 0, step.n + 1, step.mark)
             held, group = self._producer, self._group.consumer_group_metadata()
-            _bounded(lambda: held.send_offsets_to_transaction([place], group, SECONDS))
-            held.commit_transaction(SECONDS)
+            self._bounded(held, lambda: held.send_offsets_to_transaction([place], group, SECONDS))
+            self._bounded(held, lambda: held.commit_transaction(SECONDS))
         except KafkaException as error:
             raise self._failed(error) from error
 
@@ -135,6 +142,43 @@ class Publisher:
         self._producer = None
         if group is not None:
             group.close()
+
+    def interrupt(self) -> None:
+        """See `Interruptible.interrupt`."""
+        self._interrupted.set()
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._down = True
+        else:
+            self._trouble = error.str()
+
+    def _bounded(self, producer: Producer, call: Callable[[], T]) -> T:
+        """Call librdkafka with a time limit; a call that hangs is abandoned, together with its producer.
+
+        `send_offsets_to_transaction` ignores its timeout (librdkafka issue 5456): after a restart of the broker it may
+        wait without end. Whatever the abandoned call still does is refused, because the next producer of the name
+        fences it. After `interrupt`, a call is also abandoned when no broker can be reached.
+        """
+        ended: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                ended.set_result(call())
+            except Exception as error:
+                ended.set_exception(error)
+
+        threading.Thread(target=run, name="millpond-kafka", daemon=True).start()
+        deadline = time.monotonic() + SECONDS
+        while not wait((ended,), _PAUSE_SECONDS).done:
+            if self._interrupted.is_set():
+                producer.poll(0)  # calls `_on_error`
+            if time.monotonic() > deadline or (self._down and self._interrupted.is_set()):
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        found = ended.result()
+        self._down = False
+        self._interrupted.clear()
+        return found
 
     def _produce(self, producer: Producer, message: Message, on_delivery: Any) -> None:
         while True:
@@ -154,35 +198,17 @@ class Publisher:
 
     def _failed(self, error: KafkaException) -> StoreError:
         # whatever the outcome: the next call of `reached` begins a new transaction, and reads the number
+        if self._producer is not None:
+            with suppress(KafkaException):  # a fatal error is raised once more
+                self._producer.poll(0)  # calls `_on_error`
         self.close()
         reason = error.args[0].str() if error.args and isinstance(error.args[0], KafkaError) else str(error)
+        if self._down:
+            reason = f"no broker can be reached ({self._trouble})"
         return StoreError(
             f"Kafka did not take what is for the topic {self._topic}: {reason}.",
             "It is tried again; nothing is lost meanwhile.",
         )
-
-
-def _bounded(call: Callable[[], object]) -> None:
-    """Call librdkafka with a time limit; a call that hangs is abandoned, together with its producer.
-
-    `send_offsets_to_transaction` ignores its timeout (librdkafka issue 5456): after a restart of the broker it may wait
-    without end. Whatever the abandoned call still does is refused, because the next producer of the name fences it.
-    """
-    ended: list[KafkaException | None] = []
-
-    def run() -> None:
-        try:
-            call()
-            ended.append(None)
-        except KafkaException as error:
-            ended.append(error)
-
-    thread = threading.Thread(target=run, name="millpond-kafka", daemon=True)
-    thread.start()
-    thread.join(SECONDS)
-    error = ended[0] if ended else KafkaException(KafkaError(KafkaError._TIMED_OUT))
-    if error is not None:
-        raise error
 
 
 def _committed(group: Consumer, topic: str) -> TopicPartition:

@@ -51,4 +51,4 @@ def test_a_query_that_waits_for_a_broker_is_given_up_unless_the_operator_says_ot
     monkeypatch.setattr(run, "spark_session", lambda master, *, driver_memory, extra: extra)
     name = "spark.sql.streaming.stopTimeout"
     given = [dict(run.start_spark("local", "1g", settings)) for settings in ((), ((name, "1m"),))]
-    assert [settings[name] for settings in given] == ["5s", "1m"]
+    assert [settings[name] for settings in given] == ["1s", "1m"]

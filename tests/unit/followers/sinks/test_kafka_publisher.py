@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -51,6 +52,9 @@ class Stuck:
     def send_offsets_to_transaction(self, *_: Any) -> None:
         self.freed.wait(60)
 
+    def poll(self, _seconds: float) -> None:
+        pass
+
     def commit_transaction(self, _seconds: float) -> None:
         self.committed = True
 
@@ -64,3 +68,16 @@ def test_a_library_that_hangs_is_left_to_itself(monkeypatch: pytest.MonkeyPatch)
     assert not publisher.connected and not stuck.committed
     group.close.assert_called_once_with()
     stuck.freed.set()
+
+
+def test_a_wait_for_a_broker_that_is_down_ends_when_the_pond_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the interruption it would last `SECONDS`."""
+    (tmp_path / "connections.json").write_text('{"local": {"servers": "127.0.0.1:9"}}')
+    monkeypatch.setenv("MILLPOND_CONNECTIONS", str(tmp_path / "connections.json"))
+    publisher = Publisher("p", "t", None)
+    publisher.interrupt()
+    with pytest.raises(StoreError, match=r"no broker can be reached \(127\.0\.0\.1:9.*refused"):
+        publisher.reached()
+    assert not publisher.connected
