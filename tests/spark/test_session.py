@@ -8,9 +8,11 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from millpond import Pond
 from millpond.errors import SetupError
@@ -34,6 +36,20 @@ def test_settings_hold(spark: SparkSession, setting: Setting) -> None:
     name, value = setting.name, setting.value
     held = spark.conf.get(name) if name.startswith("spark.sql") else spark.sparkContext.getConf().get(name)
     assert held == value
+
+
+def test_a_small_table_that_is_joined_takes_a_small_part_of_the_heap(spark: SparkSession) -> None:
+    names = spark.range(10).selectExpr("string(id) AS name")
+    joined = names.join(F.broadcast(names.withColumn("n", F.length("name"))), "name")
+    assert len(joined.collect()) == 10
+    (size,) = _sizes_of_broadcasts(joined._jdf.queryExecution().executedPlan())
+    assert size < 4 * 1024 * 1024
+
+
+def _sizes_of_broadcasts(plan: Any) -> list[int]:
+    children, own = plan.children(), plan.metrics()
+    below = [size for i in range(children.size()) for size in _sizes_of_broadcasts(children.apply(i))]
+    return [*below, own.apply("dataSize").value()] if plan.nodeName() == "BroadcastExchange" else below
 
 
 def test_settings_of_the_launch_reach_the_jvm(spark: SparkSession) -> None:

@@ -112,6 +112,12 @@ SETTINGS = (
     Setting("spark.sql.execution.arrow.pyspark.enabled", "true", When.WANTED, "rows travel as Arrow"),
     Setting("spark.ui.enabled", "false", When.LAUNCH, "no open port that was not requested"),
     Setting("spark.ui.showConsoleProgress", "false", When.LAUNCH, "the terminal is ours"),
+    Setting(
+        "spark.buffer.pageSize",
+        "2m",
+        When.LAUNCH,
+        "each epoch broadcasts the tables that it joins, each in a page; Spark takes up to 64 MB for one of ten rows",
+    ),
     Setting("spark.python.worker.reuse", "true", When.LAUNCH, "a fork per task is dear"),
     Setting(
         "spark.scheduler.barrier.maxConcurrentTasksCheck.interval",
