@@ -41,6 +41,8 @@ class Events(NamedTuple):
     def take(self, rows: Ints | Mask) -> Events:
         """The events at these positions, or in this mask."""
         index = np.flatnonzero(rows) if rows.dtype == bool else rows
+        if _is_every_row(index, self.rows):
+            return self
         places = pa.array(index)
         columns = {name: column.take(places) for name, column in self.columns.items()}
         return Events(self.slots[index], self.times_us[index], self.late_class[index], columns)
@@ -55,14 +57,28 @@ def joined(parts: Sequence[Events], types: dict[str, pa.DataType]) -> Events:
     """Concatenates events, with the columns of `types`; a column that a part lacks is NULL."""
     columns = {}
     for name, kind in types.items():
-        chunks = [part.columns.get(name, pa.nulls(part.rows, kind)) for part in parts]
-        columns[name] = pa.concat_arrays([chunk.cast(kind) for chunk in chunks]) if chunks else pa.nulls(0, kind)
+        chunks = [_column(part, name, kind) for part in parts]
+        columns[name] = pa.concat_arrays(chunks) if chunks else pa.nulls(0, kind)
     return Events(
         _together([part.slots for part in parts]),
         _together([part.times_us for part in parts]),
         _together([part.late_class for part in parts]),
         columns,
     )
+
+
+def _column(events: Events, name: str, kind: pa.DataType) -> pa.Array:
+    column = events.columns.get(name)
+    if column is None:
+        return pa.nulls(events.rows, kind)
+    return column if column.type == kind else column.cast(kind)
+
+
+def _is_every_row(index: Ints | Mask, rows: int) -> bool:
+    """Whether the index is 0 … `rows` - 1 in this order; a copy of all columns costs more than this check."""
+    if len(index) != rows or not rows or index[0] != 0 or index[-1] != rows - 1:
+        return False
+    return bool((index[1:] > index[:-1]).all())
 
 
 def _together(arrays: Iterable[npt.NDArray[np.integer]]) -> Ints:
