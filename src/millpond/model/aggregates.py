@@ -68,6 +68,8 @@ FRAMES = ("peers", "rows", "partition")
 ORDERED = (*RANKS, *SHARES, *NEIGHBOURS)
 """Functions of the events of a key and time in an order; only queries with a `Range` window have them."""
 
+_LOGGED = frozenset((*LOGGED, *ORDERED))
+
 LISTAGGS = ("listagg", "listagg_distinct")
 """The functions of `LOGGED` that concatenate strings."""
 
@@ -111,6 +113,6 @@ class Aggregate(msgspec.Struct, frozen=True, cache_hash=True):
     @property
     def logged(self) -> bool:
         """Whether the aggregate is answered from the event log: its function, or the type it compares, has no cells."""
-        extreme = self.argument if self.function in ("min", "max") else None
-        in_log = extreme is not None and (extreme.type == "string" or not is_known(extreme.type))
-        return in_log or self.function in (*LOGGED, *ORDERED) or self.function.startswith(PREFIX)
+        if self.function in ("min", "max") and self.argument is not None:
+            return self.argument.type == "string" or not is_known(self.argument.type)
+        return self.function in _LOGGED or self.function.startswith(PREFIX)

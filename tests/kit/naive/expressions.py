@@ -12,6 +12,7 @@ import operator
 import struct
 from collections.abc import Callable, Mapping
 from decimal import ROUND_HALF_UP, Context, Decimal
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from kit.naive.hyperloglog import hash64
@@ -25,9 +26,7 @@ Value: TypeAlias = Any
 Row: TypeAlias = Mapping[str, Value]
 """Column name -> value; a `Raised` in place of a value is raised when it is read (a failed projection)."""
 
-# A union of types costs more to build than to check.
-_NAMED = (Column, Foreign)
-_NESTED = (dict, list, tuple)
+_NESTED = (dict, list, tuple)  # a union of types costs more to build than to check
 
 
 class Raised(Exception):
@@ -44,19 +43,32 @@ def evaluate(expression: Expression, row: Row) -> Value:
         Raised: Spark would raise for this row.
         UnsupportedQuery: the twin does not know this cast.
     """
-    if isinstance(expression, Literal):
-        return expression.value
-    if isinstance(expression, _NAMED):
-        value = row[expression.name]
-        if isinstance(value, Raised):
-            raise value
-        return value
-    assert isinstance(expression, Call)  # parameters were replaced by constants
+    return _EVALUATED[type(expression)](expression, row)  # parameters were replaced by constants
+
+
+@lru_cache(4096)
+def _constant(constant: Literal) -> Value:
+    return constant.value
+
+
+def _read(expression: Column | Foreign, row: Row) -> Value:
+    value = row[expression.name]
+    if type(value) is Raised:
+        raise value
+    return value
+
+
+def _call(expression: Call, row: Row) -> Value:
     lazy = _LAZY.get(expression.op)
     if lazy is not None:
         return lazy(expression.args, row)
     values = _operands(expression, row)
     return None if values is None else _STRICT[expression.op](expression, *values)
+
+
+_EVALUATED: dict[type, Callable[..., Value]] = {
+    Literal: lambda constant, _row: _constant(constant), Column: _read, Foreign: _read, Call: _call,
+}  # fmt: skip
 
 
 def order(value: Value) -> tuple[int, Value]:
@@ -65,6 +77,9 @@ def order(value: Value) -> tuple[int, Value]:
     >>> order(math.nan) > order(math.inf), order(-0.0) == order(0.0), order(math.nan) == order(math.nan)
     (True, True, True)
     """
+    kind = type(value)
+    if kind is int or kind is str:  # the most frequent ones
+        return (0, value)
     if isinstance(value, float):
         return (1, 0) if math.isnan(value) else (0, value)
     return (0, nested_order(value)) if isinstance(value, _NESTED) else (0, value)
@@ -92,8 +107,8 @@ def _operands(node: Call, row: Row) -> list[Value] | None:
     # Spark reads the divisor first: NULL / 0 is NULL, and a failing dividend over NULL does not fail.
     right_first = node.op in ("divide", "remainder")
     values = []
-    for arg in reversed(node.args) if right_first else node.args:
-        value = evaluate(arg, row)
+    for arg in node.args[::-1] if right_first else node.args:
+        value = _EVALUATED[type(arg)](arg, row)
         if value is None:
             return None
         values.append(value)
