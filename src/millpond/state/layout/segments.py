@@ -26,7 +26,8 @@ Whole: TypeAlias = npt.NDArray[np.integer]
 MEASURE_DIGITS = 8
 """The number of leading digits of a measure's id that identify it within a group."""
 
-_WIDTHS = (np.int8, np.int16, np.int32, np.int64)
+_WIDTHS = [(np.dtype(f"i{size}"), -(1 << 8 * size - 1), (1 << 8 * size - 1) - 1) for size in (1, 2, 4, 8)]
+"""Signed integer types, with their least and greatest value."""
 
 
 class _Header(msgspec.Struct, omit_defaults=True):
@@ -204,8 +205,8 @@ def narrow(column: Whole) -> Whole:
     if not len(column):
         return column.astype(np.int8)
     low, high = int(column.min()), int(column.max())
-    for width in _WIDTHS:
-        if np.iinfo(width).min <= low and high <= np.iinfo(width).max:
+    for width, least, greatest in _WIDTHS:
+        if least <= low and high <= greatest:
             return column.astype(width, copy=False)
     return column
 
