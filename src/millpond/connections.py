@@ -241,12 +241,20 @@ def check_target(kind: str, name: str | None, target: str, environ: Mapping[str,
     """
     what = _TARGETS[kind]
     known: tuple[str, ...] = getattr(named(name, kind, _Offers, environ), f"{what}s")
-    if not any(fnmatchcase(target, pattern) for pattern in known):
+    if not any(_matches(what, target, pattern) for pattern in known):
         where = "" if name is None else f" of {name}"
         raise QueryRefused(
             f"The {what} {target}{where} is not for requests that come over the network.",
             f"It offers {', '.join(known)}." if known else f'Ask the operator: `"{what}s": ["{target}"]` in its entry.',
         )
+
+
+def _matches(what: str, target: str, pattern: str) -> bool:
+    """Whether a topic matches a pattern, or a table does by its schema and its name; topics may contain dots."""
+    if what != "table":
+        return fnmatchcase(target, pattern)
+    parts, patterns = target.split("."), pattern.split(".")
+    return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
 
 
 def named(name: str | None, kind: str, shape: type[T], environ: Mapping[str, str] | None = None) -> T:

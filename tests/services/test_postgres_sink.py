@@ -297,7 +297,7 @@ def test_what_does_not_fit_is_refused(program: ModuleType) -> None:
         Table.of(listed, asked.sink)
     for options, words in (
         ({}, "has no table"), ({"table": "a.b.c"}, "the table 'a.b.c'"), ({"table": "t; --"}, "the table"),
-        ({"table": "t", "key": "k,x"}, "no column x"),
+        ({"table": "t", "key": "k,x"}, "no column x"), ({"table": "s.millpond_cursors"}, "the table of cursors"),
     ):  # fmt: skip
         with pytest.raises(QueryTypeError, match=words):
             Table.of(asked, Sink("postgres", None, tuple(options.items())))

@@ -150,6 +150,17 @@ def test_topics_are_for_the_network_if_the_operator_says_so(tmp_path: Path) -> N
         assert why in refused.value.cure
 
 
+def test_a_pattern_of_tables_matches_within_the_schema_and_within_the_name(tmp_path: Path) -> None:
+    file = tmp_path / "connections.json"
+    file.write_text(json.dumps({"db": {"kind": "postgres", "tables": ["shop.*", "spend_*"]}}))
+    environ = {VARIABLE: str(file)}
+    for table in ("shop.spend", "spend_eu"):
+        assert offered_target("postgres", "db", table, environ) == ("db", table)
+    for table in ("shop.a.b", "spend_x.t", "spend", "Shop.spend"):
+        with pytest.raises(QueryRefused, match=f"The table {table} of db"):
+            offered_target("postgres", "db", table, environ)
+
+
 def test_a_query_of_the_network_writes_to_a_topic_that_is_offered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,6 +102,8 @@ class Table(NamedTuple):
         if not (1 <= len(parts := options.get("table", "").split(".")) <= 2 and all(map(_NAME.fullmatch, parts))):
             what = f"the table {options['table']!r}" if options.get("table") else "no table"
             raise QueryTypeError(f"The postgres sink of {name} has {what}.", "Write 'table' = 'schema.table'.")
+        if parts[-1] == CURSORS:
+            raise QueryTypeError(f"The postgres sink of {name} writes to the table of cursors.", "Name another table.")
         rows = RowsTable.of(query, "postgres", _type_of, options.get("key"))
         return cls(parts[0] if len(parts) == 2 else None, parts[-1], rows, options.get("connection"))
 
