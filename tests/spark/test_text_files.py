@@ -121,7 +121,7 @@ _ODD_FIELDS = r"""
 False yes 128 -129 99999999999999999999 1,5 12345678901.25 0.125 2024-1-1 2024-01-01T10:00 10:00 2024-02-30 null é #x
 2024-01-01T10:00:00 2024-01-01T10:00:00.123456789Z "1" "true" "2024-01-01" 'a'
 """
-_ODD = (*_ODD_FIELDS.split(), " a", "b ", '" c "', '" 1"', " 1", "\0", "")
+_ODD = (*_ODD_FIELDS.split(), " a", "b ", '" c "', '" 1"', " 1", "\0", "", "NaN ", '"\tInfinity"')
 
 
 def _csv_line(rng: Random, odd: float, separator: str) -> bytes:

@@ -116,6 +116,9 @@ _NO_DECIMAL = re.compile(r"[^0-9]+|.*[^-+0-9.,eE].*", re.DOTALL)
 _NO_FLOAT = re.compile(r"[^0-9]+|.*[^-+0-9.xXpPa-fA-F\0-\x20].*", re.DOTALL)
 _NO_TIME = re.compile(r"[^0-9]+", re.DOTALL)
 
+_TRIMMED = bytes(range(33)).decode()
+"""Characters that Java removes from both ends of a number."""
+
 
 def is_misfit(text: str, kind: str) -> bool:
     """Whether it is known that Spark takes a field for no value of its type; an empty field is NULL.
@@ -131,7 +134,7 @@ def is_misfit(text: str, kind: str) -> bool:
         top = 1 << (RANGES[kind] - 1)
         return bool(_NO_INTEGER.fullmatch(text)) or (len(text) < 40 and not -top <= int(text) < top)
     if is_float(kind):
-        return bool(_NO_FLOAT.fullmatch(text)) and text.lower().lstrip("+-") not in NUMBER_WORDS
+        return bool(_NO_FLOAT.fullmatch(text)) and text.strip(_TRIMMED).lower().lstrip("+-") not in NUMBER_WORDS
     return bool((_NO_DECIMAL if is_decimal(kind) else _NO_TIME).fullmatch(text))
 
 

@@ -85,3 +85,12 @@ def test_lines_that_are_not_utf_8_are_doubted_and_long_offsets_are_taken() -> No
         parse_csv(pa.array([b"\xff,1", b"1"], pa.binary()), [Column("d", "int")], "UTC", ",", strict=True)
     found = parse_csv(pa.array([b"7", b"1,2"], pa.large_binary()), [Column("d", "int")], "UTC", ",", strict=True)
     assert (found.columns[0].to_pylist(), found.malformed.tolist()) == ([7, None], [False, True])
+
+
+@pytest.mark.parametrize("text", ["NaN ", " NaN", "\tInfinity", "-Infinity\x01", '"+NaN "'])
+def test_a_word_for_a_number_between_blanks_is_not_malformed(text: str) -> None:
+    with pytest.raises(Doubt):
+        parse_csv(
+            pa.array([f"1,{text}".encode()], pa.binary()), [Column("n", "int"), Column("d", "double")], "UTC", ",",
+            strict=True,
+        )  # fmt: skip
