@@ -94,14 +94,19 @@ def test_a_collector_gets_the_samples_of_a_scrape(tmp_path: Path, collector: Col
         assert found["millpond_events"].sum.data_points[0].start_time_unix_nano > begun
 
 
-def test_a_collector_that_is_down_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_collector_that_is_down_is_reported_once_without_secrets(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     said, tries = list[str](), threading.Semaphore(0)
-    monkeypatch.setenv(ENDPOINTS[1], f"http://127.0.0.1:{free_ports(1)[0]}")
+    port = free_ports(1)[0]
+    monkeypatch.setenv(ENDPOINTS[1], f"http://me:s3cret@127.0.0.1:{port}/in?key=s3cret")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "s3cret")
     monkeypatch.setenv(INTERVAL, "10")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.1")
     with exporting(lambda: [tries.release()][:0], "me", said.append):  # type: ignore[func-returns-value]
         assert all(tries.acquire(timeout=60) for _ in range(3))
-    assert len(said) == 1 and "metrics cannot be sent to http://127.0.0.1" in said[0]
+    assert len(said) == 1 and f"metrics cannot be sent to http://127.0.0.1:{port}. Check" in said[0], said
+    assert not [one for one in caplog.records if one.name.startswith("opentelemetry")]
 
 
 def test_nothing_is_sent_unless_a_collector_is_named() -> None:

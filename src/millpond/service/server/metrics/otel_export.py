@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
+from urllib.parse import urlsplit
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.sdk.metrics.export import (
@@ -38,7 +40,13 @@ _UNITS = {"seconds": "s", "bytes": "By"}
 def running(
     families: Callable[[], Iterable[Family]], instance: str, seconds: float, endpoint: str, say: Callable[[str], None]
 ) -> Iterator[None]:
-    """Sends the families every so many seconds, in a thread; `say` is called when sending begins to fail."""
+    """Sends the families every so many seconds, in a thread; `say` is called when sending begins to fail.
+
+    The SDK logs each failure, and headers with their values; these lines are left out.
+    """
+    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
+    host = urlsplit(endpoint)._replace(path="", query="", fragment="")
+    shown = host._replace(netloc=host.netloc.rpartition("@")[2]).geturl()
     exporter, batches, ended = OTLPMetricExporter(), Batches(families, instance), threading.Event()
 
     def send() -> None:
@@ -48,9 +56,12 @@ def running(
             try:
                 sent = exporter.export(batches.batch()) is MetricExportResult.SUCCESS
             except Exception as error:  # the pond does not depend on its metrics
-                sent, why = False, f" ({error})"
+                sent, why = False, f" ({type(error).__name__})"
             if not sent and not fails and not ended.is_set():
-                say(f"Warning: metrics cannot be sent to {endpoint}{why}. The next try is in {seconds:g} seconds.")
+                say(
+                    f"Warning: metrics cannot be sent to {shown}{why}. Check the address and "
+                    f"OTEL_EXPORTER_OTLP_HEADERS. The next try is in {seconds:g} seconds."
+                )
             fails = not sent
 
     thread = threading.Thread(target=send, name="millpond-otel", daemon=True)
