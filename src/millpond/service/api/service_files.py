@@ -162,15 +162,13 @@ class Places:
         The times of two files of one folder are compared, so the clocks of hosts do not matter.
         """
         found = []
-        with suppress(OSError):
-            newest = (self.folder / _LEADER).stat().st_mtime
-            for file in sorted(self.folder.glob(f"{_STANDBY}*")):
-                age = newest - file.stat().st_mtime
+        for file in sorted(self.folder.glob(f"{_STANDBY}*")):
+            with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
+                age = (self.folder / _LEADER).stat().st_mtime - file.stat().st_mtime
                 if age > _FORGOTTEN_SECONDS:
                     file.unlink(missing_ok=True)
                 elif age < _STANDBY_SECONDS:
-                    with suppress(msgspec.MsgspecError):
-                        found.append(msgspec.json.decode(file.read_bytes(), type=Leader).url)
+                    found.append(msgspec.json.decode(file.read_bytes(), type=Leader).url)
         return (*found,)
 
 

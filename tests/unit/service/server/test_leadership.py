@@ -41,7 +41,11 @@ def test_the_first_one_leads_and_the_second_waits_until_it_leaves(bench: Bench) 
         assert bench.places.known_leader().url == "http://first"
         assert bench.places.standbys() == ()
         second.stand_by()
+        irremovable = bench.places.folder / "standby-0"
+        irremovable.mkdir()
+        os.utime(irremovable, (0, 0))
         assert bench.places.standbys() == ("http://second",)
+        irremovable.rmdir()
         (standby,) = bench.places.folder.glob("standby-*")
         ago = standby.stat().st_mtime - 60
         os.utime(standby, (ago, ago))
