@@ -150,7 +150,7 @@ BUILT_IN: tuple[SourceKind, ...] = (
         options=_words(
             "path startingVersion startingTimestamp skipChangeCommits maxFilesPerTrigger maxBytesPerTrigger"
         ),
-        manners=_words("maxFilesPerTrigger maxBytesPerTrigger"),
+        manners=_words("skipChangeCommits maxFilesPerTrigger maxBytesPerTrigger"),
     ),
     SourceKind(
         name="kafka", options=_KAFKA, topics=True, again=True, paths=("schema",),

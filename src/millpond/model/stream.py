@@ -9,6 +9,7 @@ from math import gcd
 import msgspec
 
 from millpond.errors import QueryRefused, QueryTypeError
+from millpond.local_path import local_path
 from millpond.model.change_history import StoredQuery
 from millpond.model.endpoints import REDIS, Sink, Source, source_kind
 from millpond.model.selection import AnyQuery
@@ -239,13 +240,36 @@ def check_partitioned(stream: Stream) -> None:
     if stream.source is None or not stream.source.has_topics:
         raise QueryRefused(
             f"The stream {stream.name} has PARTITIONED BY, which is for topics of Kafka.",
-            "Leave it out. (Of a folder of files, it lists the columns in the names of the folders.)",
+            "Leave it out. (Of a folder of files, it lists the columns in the names of the folders; the log of a Delta "
+            "table has its own.)",
         )
     if kind is None or not (kind == "string" or is_integer(kind)):
         raise QueryTypeError(
             f"The stream {stream.name} cannot be partitioned by {stream.partitioned_by}.",
             "Name the one column, a text or a whole number, whose text is the key of the topic's records.",
         )
+
+
+def check_source(stream: Stream) -> None:
+    """Refuses a column or an option that a Delta table cannot have as a stream.
+
+    Raises:
+        QueryRefused: a column has a CHAR, which Spark would pad. QueryTypeError: `skipChangeCommits` is no boolean.
+        PlaceError: the table is not local.
+    """
+    if stream.source is None or stream.source.format != "delta":
+        return
+    for field in stream.columns:
+        if not isinstance(field.char, msgspec.UnsetType):
+            raise QueryRefused(
+                f"The column {field.name} of the stream {stream.name} is {field.char}, and values of Delta tables are "
+                "not padded.",
+                "Declare STRING, and write rpad(c, 4, ' ') in the query.",
+            )
+    skips = stream.source.option("skipChangeCommits")
+    if skips is not None and skips.lower() not in ("true", "false"):
+        raise QueryTypeError(f"'skipChangeCommits' is {skips!r}.", "Write 'true' or 'false'.")
+    local_path(stream.source.option("path") or "", f"The table of the stream {stream.name}")
 
 
 _LONGEST_US = 1 << 60

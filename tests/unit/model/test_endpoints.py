@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from kit.inputs.plugin_packages import install_plugin
-from millpond.errors import SetupError
+from millpond.errors import MillpondError, SetupError
 from millpond.model.endpoints import BUILT_IN, GROUP, REDIS, Source, SourceKind, source_kind, stream_names, table_names
+from millpond.model.stream import Field, Stream, check_source
 from millpond.plugins import imported
 from millpond.spark.sources.kafka import KAFKA, READER
 from millpond.spark.sources.pond_tables import FORMAT
@@ -35,6 +36,26 @@ def test_kafka_takes_the_options_of_its_reader_and_of_its_formats() -> None:
 def test_names_of_streams_and_tables() -> None:
     assert stream_names() == ("parquet", "json", "csv", "orc", "avro", "rate", "delta", "kafka")
     assert table_names() == ("parquet", "json", "csv", "orc", "jdbc", FORMAT, REDIS)
+
+
+def test_a_stream_of_delta_may_leave_out_changes_from_a_run_on() -> None:
+    kept = (("path", "t"), ("startingVersion", "1"))
+    assert Source("delta", (*kept, ("skipChangeCommits", "true"))).meaning == Source("delta", kept)
+
+
+@pytest.mark.parametrize(
+    ("column", "options", "message"),
+    [
+        (Field("c", "string", char="char(4)"), {}, r"c of the stream tx is char\(4\).*Declare STRING.*rpad"),
+        (Field("c", "array<string>", char="array<char(4)>"), {}, r"c of the stream tx is array<char\(4\)>"),
+        (Field("c", "string"), {"path": "s3a://b/x"}, r"table of the stream tx, s3a://b/x, is not local"),
+        (Field("c", "string"), {"skipChangeCommits": "yes"}, r"'skipChangeCommits' is 'yes'.*'true' or 'false'"),
+    ],
+)
+def test_what_a_stream_of_delta_cannot_read_is_refused(column: Field, options: dict[str, str], message: str) -> None:
+    with pytest.raises(MillpondError, match=message):
+        check_source(Stream("tx", (column,), Source("delta", tuple(options.items()))))
+    check_source(Stream("tx", (Field("c", "string"),), Source("delta", (("skipChangeCommits", "TRUE"), ("path", "x")))))
 
 
 def test_a_source_that_is_not_listed_has_nothing_special() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime, timezone
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,7 +31,7 @@ def read_file(file: DataFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         GoneError: the file does not exist. LateSchemaError: a column has another type than the schema.
     """
     try:
-        source = pq.ParquetFile(file.path)
+        source = pq.ParquetFile(file.path, coerce_int96_timestamp_unit="us")
     except FileNotFoundError as error:
         raise GoneError(
             f"The data file {file.path} no longer exists.",
@@ -38,6 +39,8 @@ def read_file(file: DataFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         ) from error
     with source:
         stored = {name.lower(): name for name in source.schema_arrow.names}
+        leaves = [source.schema.column(number) for number in range(len(source.schema))]
+        int96 = [leaf.path for leaf in leaves if leaf.physical_type == "INT96"]
         partition = {name.lower(): value for name, value in file.partition.items()}
         needed = [stored[name.lower()] for name in schema.names if name.lower() in stored]
         for batch in source.iter_batches(_ROWS, columns=needed):
@@ -47,26 +50,32 @@ def read_file(file: DataFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
                 if name in partition:
                     columns.append(_repeated(file, field, partition[name], batch.num_rows))
                 elif name in stored:
-                    columns.append(_converted(file, field, batch.column(stored[name])))
+                    instants = any(f"{path}.".startswith(f"{stored[name]}.") for path in int96)
+                    columns.append(_converted(file, field, batch.column(stored[name]), instants))
                 else:
                     columns.append(pa.nulls(batch.num_rows, field.type))
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _repeated(file: DataFile, field: pa.Field, value: object, count: int) -> pa.Array:
-    """The value of a partition column, which the log has as a text."""
+    """The value of a partition column, which the log has as a text; the text of a time without an offset is in UTC."""
+    if pa.types.is_binary(field.type):
+        raise _misfit(file, field, "the text of a partition", "Leave the column out of the declaration.")
     if value is None or value == "":
         return pa.nulls(count, field.type)
     try:
+        if isinstance(value, str) and pa.types.is_timestamp(field.type) and field.type.tz is not None:
+            time = datetime.fromisoformat(value)
+            value = time if time.tzinfo else time.replace(tzinfo=timezone.utc)
         return pa.repeat(pa.scalar(value).cast(field.type), count)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except (ValueError, pa.ArrowNotImplementedError) as error:
         raise _misfit(file, field, f"the partition {value!r}") from error
 
 
-def _converted(file: DataFile, field: pa.Field, values: pa.Array) -> pa.Array:
+def _converted(file: DataFile, field: pa.Field, values: pa.Array, instants: bool) -> pa.Array:
     if values.type == field.type:
         return values
-    if not _fits(values.type, field.type):
+    if not _fits(values.type, field.type, instants):
         raise _misfit(file, field, str(values.type))
     try:
         return values.cast(field.type)
@@ -74,12 +83,15 @@ def _converted(file: DataFile, field: pa.Field, values: pa.Array) -> pa.Array:
         raise _misfit(file, field, str(values.type)) from error
 
 
-def _fits(given: pa.DataType, to: pa.DataType) -> bool:
-    """Whether each value of a type is one of another type."""
+def _fits(given: pa.DataType, to: pa.DataType, instants: bool) -> bool:
+    """Whether each value of a type is one of another type; with `instants`, times without a zone are in UTC.
+
+    Spark writes a TIMESTAMP as INT96 by default, which has no zone in Arrow.
+    """
     kinds = pa.types
     given = _PLAIN.get(given.id, given.value_type if kinds.is_dictionary(given) else given)
     if kinds.is_timestamp(given) and kinds.is_timestamp(to):
-        return (given.tz is None) == (to.tz is None)
+        return (given.tz is None) == (to.tz is None) or (instants and given.tz is None)
     if kinds.is_signed_integer(given) and kinds.is_signed_integer(to):
         return bool(given.bit_width <= to.bit_width)
     if kinds.is_floating(given) and kinds.is_floating(to):
@@ -89,11 +101,9 @@ def _fits(given: pa.DataType, to: pa.DataType) -> bool:
     if kinds.is_nested(given) and given.id == to.id and given.num_fields == to.num_fields:
         parts = [(given.field(place), to.field(place)) for place in range(given.num_fields)]
         named = kinds.is_struct(given)
-        return all((a.name == b.name or not named) and _fits(a.type, b.type) for a, b in parts)
+        return all((a.name == b.name or not named) and _fits(a.type, b.type, instants) for a, b in parts)
     return bool(given == to)
 
 
-def _misfit(file: DataFile, field: pa.Field, found: str) -> LateSchemaError:
-    return LateSchemaError(
-        f"{field.name} of {file.path} is {found}, and its stream declares {field.type}.", "Correct the declaration."
-    )
+def _misfit(file: DataFile, field: pa.Field, found: str, cure: str = "Correct the declaration.") -> LateSchemaError:
+    return LateSchemaError(f"{field.name} of {file.path} is {found}, and its stream declares {field.type}.", cure)

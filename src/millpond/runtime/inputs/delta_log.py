@@ -77,15 +77,36 @@ class DeltaLog:
         table = self._opened()
         protocol, metadata = table.protocol(), table.metadata()
         self._check(protocol.min_reader_version, protocol.reader_features or (), metadata.configuration)
-        self.id, self._newest = str(metadata.id), table.version()
+        self.id = str(metadata.id)
+        self._newest, self._stamp = table.version(), self._stamp_of(table.version())
         self._added = lru_cache(64)(self._read)
         self._all = lru_cache(1)(self._snapshot)
 
     def newest(self) -> int:
-        """The newest version."""
-        while self._commit(self._newest + 1).exists():
-            self._newest += 1
-        return self._newest
+        """The newest version.
+
+        Raises:
+            InputError: the table was removed, and another one made in its place.
+        """
+        self._check_same()
+        found = self._newest
+        while self._commit(found + 1).exists():
+            found += 1
+        if found != self._newest:
+            self._newest, self._stamp = found, self._stamp_of(found)
+        return found
+
+    def check_id(self, table: str) -> None:
+        """Check that this is the table with an id.
+
+        Raises:
+            InputError: it is another one.
+        """
+        if table != self.id:
+            raise InputError(
+                f"{self.path} is another Delta table than the one that the stream has read.",
+                "Begin a new pond; its stream reads the new table from the beginning.",
+            )
 
     def first(self, options: Mapping[str, str]) -> Position:
         """Where a new stream begins, by its options with names in lower case.
@@ -146,31 +167,60 @@ class DeltaLog:
     def _commit(self, version: int) -> Path:
         return self.path / "_delta_log" / f"{version:020}.json"
 
-    def _read(self, version: int) -> list[DataFile]:
-        """The files with new rows of a version."""
+    def _stamp_of(self, version: int) -> tuple[int, int] | None:
+        """What tells the file of a commit from another one with the same name; None: it does not exist."""
         try:
-            lines = self._commit(version).read_text().splitlines()
+            found = self._commit(version).stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+    def _check_same(self) -> None:
+        """Check that the newest known commit is still the same file; otherwise, the table is opened again."""
+        stamp = self._stamp_of(self._newest)
+        if stamp is None or stamp != self._stamp:
+            table = self._opened()
+            self.check_id(str(table.metadata().id))
+            self._newest, self._stamp = table.version(), self._stamp_of(table.version())
+
+    def _actions(self, version: int) -> list[dict[str, Any]]:
+        """The actions of a commit. They end with line feeds; other line separators of Unicode are data."""
+        try:
+            lines = self._commit(version).read_bytes().split(b"\n")
+            found = [json.loads(line) for line in lines if line.strip()]
         except FileNotFoundError as error:
             raise self._gone(version) from error
-        added, removed = list[DataFile](), False
-        for action in map(json.loads, lines):
+        except ValueError as error:
+            raise self._incomplete(version) from error
+        if not found:
+            raise self._incomplete(version)
+        return found
+
+    def _read(self, version: int) -> list[DataFile]:
+        """The files with new rows of a version."""
+        added, removed, vectors = list[DataFile](), False, False
+        for action in self._actions(version):
             if "protocol" in action:
                 self._check(action["protocol"]["minReaderVersion"], action["protocol"].get("readerFeatures") or (), {})
             if "metaData" in action:
                 self._check(1, (), action["metaData"].get("configuration") or {})
+                self.check_id(action["metaData"]["id"])
             removed |= "remove" in action and bool(action["remove"]["dataChange"])
             add = action.get("add")
             if add is not None and add["dataChange"]:
-                if add.get("deletionVector"):
-                    raise self._with_vectors()
+                vectors |= bool(add.get("deletionVector"))
                 added.append(DataFile(self._located(add["path"]), add["size"], add["partitionValues"]))
+        self._check_same()
         if removed and not self._skips:
             raise InputError(f"Version {version} of {self.path} deletes or changes rows.", _APPEND_CURE)
+        if vectors and not removed:
+            raise self._with_vectors()
         return [] if removed else added
 
     def _snapshot(self, version: int) -> list[DataFile]:
         """All files of a version, oldest first, because old rows mostly have early event times."""
         table = self._opened(version)
+        self.check_id(str(table.metadata().id))
         if pa.table(table.deletion_vectors()).num_rows:
             raise self._with_vectors()
         actions = pa.table(table.get_add_actions()).to_pylist()
@@ -198,13 +248,20 @@ class DeltaLog:
                 f"'startingTimestamp' is {text!r}.", "Write it as '2026-01-31' or '2026-01-31T12:30:00+01:00'."
             ) from error
         millis = (time if time.tzinfo else time.replace(tzinfo=timezone.utc)).timestamp() * 1000
-        found = [int(one["version"]) for one in self._opened().history() if one["timestamp"] >= millis]
+        files = (self.path / "_delta_log").glob("[0-9]" * 20 + ".json")
+        found = [version for version in (int(file.stem) for file in files) if self._millis(version) >= millis]
         if not found:
             raise QueryTypeError(
                 f"'startingTimestamp' is {text!r}, after the newest version of {self.path}.",
                 "Write an earlier one, or startingVersion 'latest'.",
             )
         return min(found)
+
+    def _millis(self, version: int) -> float:
+        """The time of a commit, in milliseconds; that of its file if the commit does not have one."""
+        times = (action["commitInfo"].get("timestamp") for action in self._actions(version) if "commitInfo" in action)
+        time = next(times, None)
+        return self._commit(version).stat().st_mtime * 1000 if time is None else float(time)
 
     def _located(self, path: str) -> str:
         """The local path of a data file, which the log has as an encoded URI, mostly relative to the table."""
@@ -223,7 +280,13 @@ class DeltaLog:
     def _with_vectors(self) -> InputError:
         return InputError(
             f"The Delta table {self.path} has deletion vectors, which cannot be read.",
-            "Set delta.enableDeletionVectors to false, and run REORG TABLE … APPLY (PURGE).",
+            "Set delta.enableDeletionVectors to false, run REORG TABLE … APPLY (PURGE), and begin a new pond.",
+        )
+
+    def _incomplete(self, version: int) -> SourceError:
+        return SourceError(
+            f"Version {version} of {self.path} is incomplete.",
+            f"Wait until {self._commit(version)} is written. If its writer has failed, repair the table.",
         )
 
     def _gone(self, version: int) -> GoneError:

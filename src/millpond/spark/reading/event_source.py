@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from millpond.errors import QueryTypeError
 from millpond.model.endpoints import source_kind
-from millpond.model.stream import Stream, check_partitioned
+from millpond.model.stream import Stream, check_partitioned, check_source
 from millpond.runtime.inputs.backfill import PastEpoch
 from millpond.spark.reading.file_source import FileSource
 from millpond.spark.reading.kafka_source import KafkaSource
@@ -99,9 +99,10 @@ def completed(stream: Stream) -> Stream:
     """The stream as its source completes it; see `EventSource.completed`.
 
     Raises:
-        QueryError: as `EventSource.completed`.
+        QueryError: as `EventSource.completed`. PlaceError: a Delta table is not local.
     """
     check_partitioned(stream)
+    check_source(stream)
     return stream if stream.source is None else event_source(stream).completed()
 
 

@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from millpond.errors import InputError, QueryTypeError
+from millpond.errors import QueryTypeError
 from millpond.runtime.inputs.delta_files import read_file
 from millpond.runtime.inputs.delta_log import MOST_FILES, DataFile, DeltaLog, Limit, Position
 from millpond.spark.session.worker import worker_task
@@ -120,12 +120,7 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"table": self._table().id, **position._asdict()}
 
     def _position(self, offset: dict[str, Any]) -> Position:
-        log = self._table()
-        if offset["table"] != log.id:
-            raise InputError(
-                f"{log.path} is another Delta table than the one that the stream has read.",
-                "Begin a new pond; its stream reads the new table from the beginning.",
-            )
+        self._table().check_id(offset["table"])
         return Position(offset["version"], offset["file"], offset["snapshot"])
 
     def __getstate__(self) -> dict[str, Any]:

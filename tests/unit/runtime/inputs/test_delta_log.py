@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
-from datetime import date
+import shutil
+from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 
@@ -81,6 +84,75 @@ def test_a_delete_is_an_error_or_left_out_and_a_snapshot_reads_what_is_left(tmp_
     assert (end, sorted(read([*log.files(start, end)]))) == (Position(4), [0, 2, 3, 4])
 
 
+def commit(path: Path, version: int, *actions: dict[str, object]) -> Path:
+    file = path / "_delta_log" / f"{version:020}.json"
+    file.write_text("\n".join(map(json.dumps, actions)))
+    return file
+
+
+def test_a_change_with_deletion_vectors_is_left_out_or_reported_as_a_change(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    append(path, 0)
+    log, skipping = DeltaLog(str(path)), DeltaLog(str(path), skips_changes=True)
+    add = {"path": "x", "size": 1, "partitionValues": {}, "dataChange": True, "deletionVector": {"cardinality": 1}}
+    commit(path, 1, {"remove": {"path": "x", "dataChange": True}}, {"add": add})
+    assert skipping.after(Position(1), skipping.newest(), Limit()) == Position(2)
+    with pytest.raises(InputError, match=r"Version 1 of .* deletes or changes rows"):
+        log.after(Position(1), log.newest(), Limit())
+    commit(path, 2, {"add": add})
+    with pytest.raises(InputError, match=r"deletion vectors.*begin a new pond"):
+        skipping.after(Position(2), skipping.newest(), Limit())
+
+
+def test_a_line_separator_in_data_is_no_end_of_a_line(tmp_path: Path) -> None:
+    log = None
+    for version, text in enumerate(("a", "\x85b\u2028c\x1cd")):
+        write_deltalake(str(tmp_path), pa.table({"s": [text]}), mode="append")
+        log = log or DeltaLog(str(tmp_path))
+        [file] = log.files(Position(version), log.after(Position(version), log.newest(), Limit()))
+        assert [batch.to_pydict() for batch in read_file(file, pa.schema([("s", pa.string())]))] == [{"s": [text]}]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_a_table_that_is_made_anew_is_another_table(tmp_path: Path, count: int) -> None:
+    path = tmp_path / "t"
+    append(path, 0)
+    append(path, 1)
+    log = DeltaLog(str(path))
+    assert len([*log.files(log.first({}), log.after(log.first({}), log.newest(), Limit()))]) == 2
+    shutil.rmtree(path)
+    for value in range(count):
+        append(path, value)
+    for reads in (log.newest, lambda: log.after(Position(0), 1, Limit()), lambda: log.after(log.first({}), 0, Limit())):
+        with pytest.raises(InputError, match=r"is another Delta table than the one.*Begin a new pond"):
+            reads()
+    assert DeltaLog(str(path)).newest() == count - 1
+
+
+def test_a_log_that_was_cleaned_beyond_the_newest_version_read_is_opened_again(tmp_path: Path) -> None:
+    append(tmp_path, 0)
+    log = DeltaLog(str(tmp_path))
+    append(tmp_path, 1)
+    append(tmp_path, 2)
+    DeltaTable(str(tmp_path)).create_checkpoint()
+    for version in (0, 1):
+        (tmp_path / "_delta_log" / f"{version:020}.json").unlink()
+    assert log.newest() == 2
+
+
+def test_a_commit_that_is_not_yet_complete_is_read_again(tmp_path: Path) -> None:
+    append(tmp_path, 0)
+    file = tmp_path / "_delta_log" / f"{1:020}.json"
+    for text in ("", '{"add": {"pa'):
+        log = DeltaLog(str(tmp_path))
+        file.write_text(text)
+        with pytest.raises(SourceError, match=r"Version 1 of .* is incomplete"):
+            log.after(Position(1), log.newest(), Limit())
+        file.unlink()
+    append(tmp_path, 1)
+    assert log.after(Position(1), log.newest(), Limit()) == Position(2)
+
+
 def test_files_of_a_snapshot_are_read_in_the_order_in_which_they_were_written(tmp_path: Path) -> None:
     path = tmp_path / "t"
     for value in range(0, 18, 3):  # of one partition, so that only names and times of files differ
@@ -95,6 +167,10 @@ def test_where_a_stream_begins(tmp_path: Path) -> None:
     append(path, 0)
     append(path, 1)
     log, times = DeltaLog(str(path)), [one["timestamp"] for one in DeltaTable(str(path)).history()][::-1]
+    os.utime(commit(path, 2, {"txn": {"appId": "a", "version": 1}}), (4_000_000_000,) * 2)  # without commitInfo
+    assert log.first({"startingtimestamp": "2090-01-01"}) == Position(2)
+    (path / "_delta_log" / f"{2:020}.json").unlink()
+    log = DeltaLog(str(path))
     assert log.first({"startingversion": "LATEST"}) == Position(2) == log.after(Position(2), log.newest(), Limit())
     assert log.first({"startingtimestamp": "2020-01-01"}) == Position(0)
     when = f"{date.fromtimestamp(times[1] / 1000 + 10 * 86_400)}"
@@ -144,3 +220,21 @@ def test_values_keep_their_types_and_other_types_are_refused(tmp_path: Path) -> 
                        ("day", pa.int32()), ("n", pa.struct([("q", pa.list_(pa.int64()))]))):  # fmt: skip
         with pytest.raises(LateSchemaError, match=rf"{name} of .*1\.parquet is "):
             [*read_file(file, pa.schema([(name, kind)]))]
+
+
+def test_times_as_spark_writes_them_and_partitions_of_times_are_read(tmp_path: Path) -> None:
+    path, utc = str(tmp_path / "1.parquet"), pa.timestamp("us", "UTC")
+    time = datetime(2026, 1, 1, 1, 2, 3, 456789, timezone.utc)
+    times = pa.array([time.replace(tzinfo=None)], pa.timestamp("us"))
+    table = pa.table({"t": times, "s": pa.StructArray.from_arrays([times], ["t"])})
+    pq.write_table(table, path, use_deprecated_int96_timestamps=True, store_schema=False)
+    written = {"spark": "2026-01-01 01:02:03.456789", "iso": "2026-01-01T01:02:03.456789Z", "snapshot": time}
+    schema = pa.schema([("t", utc), ("s", pa.struct([("t", utc)])), *((name, utc) for name in written)])
+    [batch] = read_file(DataFile(path, 1, {**written, "bytes": "a", "bad": "soon"}), schema)
+    assert batch.to_pylist() == [{"t": time, "s": {"t": time}, **dict.fromkeys(written, time)}]
+    for name, kind, cure in (("bytes", pa.binary(), "Leave the column out"), ("bad", utc, "Correct")):
+        with pytest.raises(LateSchemaError, match=rf"{name} of .* is .*{cure}"):
+            [*read_file(DataFile(path, 1, {"bytes": "a", "bad": "soon"}), pa.schema([(name, kind)]))]
+    pq.write_table(table, path, store_schema=False)
+    with pytest.raises(LateSchemaError, match=r"t of .* is timestamp\[us\]"):
+        [*read_file(DataFile(path, 1, {}), schema)]
