@@ -18,7 +18,8 @@ import pyarrow.csv as pv
 from millpond.formats.json_checks import NUMBER_WORDS, RANGES, Column, Doubt, bytes_of, check_utf8
 from millpond.formats.json_times import dates, timestamps
 from millpond.formats.json_values import final_type, wide_decimal
-from millpond.formats.text_parser import Parsed, Rows, TextParser
+from millpond.formats.suspect_patterns import csv_line, matching
+from millpond.formats.text_parser import Mask, Parsed, Rows, TextParser
 from millpond.model.types import digits_of, is_decimal, is_float
 
 Bytes = npt.NDArray[np.uint8]
@@ -96,6 +97,9 @@ class _Parser(TextParser):
             raise Doubt("a value is not one line")
         self._malformed += rows[skipped].tolist()
         return np.delete(rows, skipped), found
+
+    def _unusual(self, texts: pa.BinaryArray) -> Mask:
+        return ~matching(texts, csv_line(self._columns, self._separator))
 
     def _judge(self, row: int, text: bytes, doubt: Doubt) -> None:
         """Of a strict stream, a text is malformed if a field has no form of its type that Spark takes."""

@@ -28,6 +28,7 @@ from millpond.formats.json_checks import (
     judged,
 )
 from millpond.formats.json_times import dates, timestamps
+from millpond.formats.suspect_patterns import json_misfit, matching
 from millpond.formats.text_parser import Mask, Parsed, Rows, TextParser
 from millpond.model.types import (
     digits_of,
@@ -153,6 +154,9 @@ class _Parser(TextParser):
         if table.num_rows != len(texts) or marks.null_count or not pc.all(marks).as_py():
             raise Doubt("a value is not one object")
         return rows, [self._column(column, table[column.name].combine_chunks(), texts) for column in self._columns]
+
+    def _unusual(self, texts: pa.BinaryArray) -> Mask:
+        return matching(texts, json_misfit(self._columns))
 
     def _column(self, column: Column, values: pa.Array, texts: pa.BinaryArray) -> pa.Array:
         """The values in the type of their column; Spark takes -0 as 0.0, and `pyarrow.json` as -0.0."""

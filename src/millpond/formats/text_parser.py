@@ -1,5 +1,6 @@
-"""Parses batches of texts, and finds the texts that do not parse by halving the batch.
+"""Parses batches of texts, and finds the texts that do not parse.
 
+If a batch does not parse, texts of unusual form are parsed apart from the others; what still does not parse is halved.
 `json_values` and `csv_values` say how a batch is parsed, and what a single text is that does not parse.
 """
 
@@ -31,8 +32,8 @@ class TextParser:
 
     def __init__(self, texts: pa.BinaryArray | pa.LargeBinaryArray, types: Sequence[pa.DataType]) -> None:
         self._texts, self._types = texts, types
-        self._suspects = 8 + len(texts) // 2000
-        self._failures = 16 * self._suspects
+        self._suspects = 8 + len(texts) // 500
+        self._failures = 128 + len(texts) // 125
         self._parts: list[list[pa.Array]] = []
         self._rows: list[Rows] = []
         self._malformed: list[int] = []
@@ -44,7 +45,14 @@ class TextParser:
             Doubt: a result that equals Spark's is not known for some text.
         """
         texts = self._texts.take(pa.array(rows)) if len(rows) < len(self._texts) else self._texts
-        self._halve(rows, texts.cast(pa.binary()))  # Spark may send them as large_binary
+        texts = texts.cast(pa.binary())  # Spark may send them as large_binary
+        try:
+            self._add(*self._parsed(rows, texts))
+        except Doubt:
+            unusual = self._unusual(texts)
+            for part in (unusual, ~unusual):
+                if part.any():
+                    self._halve(rows[part], texts.filter(pa.array(part)))
 
     def result(self, malformed: Mask) -> Parsed:
         """The columns of all texts; NULL where no text was parsed. `malformed` has the texts that were not given."""
@@ -59,8 +67,7 @@ class TextParser:
     def _halve(self, rows: Rows, texts: pa.BinaryArray) -> None:
         """Parse texts; where this fails, parse each half, down to single texts."""
         try:
-            rows, columns = self._parsed(rows, texts)
-            self._add(rows, columns)
+            self._add(*self._parsed(rows, texts))
             return
         except Doubt as doubt:
             self._failures -= 1
@@ -84,6 +91,10 @@ class TextParser:
         Raises:
             Doubt: one of them is not known to be parsed as Spark does.
         """
+        raise NotImplementedError
+
+    def _unusual(self, texts: pa.BinaryArray) -> Mask:
+        """The texts that probably do not parse; an error costs time only."""
         raise NotImplementedError
 
     def _judge(self, row: int, text: bytes, doubt: Doubt) -> None:

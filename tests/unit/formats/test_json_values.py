@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from random import Random
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from kit.inputs.json_texts import KINDS, json_text
-from millpond.formats import json_values
+from millpond.formats import csv_values, json_values
+from millpond.formats.csv_values import parse_csv
 from millpond.formats.json_checks import Column, Doubt, check_limits
 from millpond.formats.json_values import Mode, parse_texts
-from millpond.formats.text_parser import Parsed
+from millpond.formats.text_parser import Parsed, Rows, TextParser
 from millpond.plan.options import text_reading
 
 NUMBER = [Column("n", "bigint")]
@@ -112,3 +114,35 @@ def test_the_plan_knows_the_types_that_are_parsed() -> None:
 def test_words_that_resemble_numbers_are_parsed_in_strings() -> None:
     text = json.dumps({"n": 1, "x": "a: Inf, Information, -NaN"}).encode()
     assert numbers(parse(text, text)) == [1, 1]
+
+
+@pytest.mark.parametrize("separator", [",", "|", "\t", "^", ""])
+def test_few_malformed_texts_of_many_take_few_parses(separator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The empty separator stands for JSON. What each text is alone, it is among others."""
+    dice, made = Random(1), {"n": "7", "x": "1.5", "b": "true", "t": "2026-01-31T12:30:00", "d": "2026-01-31", "s": "x"}
+    kinds = ("int", "double", "boolean", "timestamp", "date", "string")
+    columns, texts = [Column(*one) for one in zip(made, kinds, strict=True)], []
+    for row in range(4000):
+        fields = made | ({} if row % 500 else {dice.choice("nxbtd"): "oops"})
+        members = (f'"{k}":{v if k in "nxb" and v != "oops" else json.dumps(v)}' for k, v in fields.items())
+        texts.append((separator.join(fields.values()) if separator else f"{{{','.join(members)}}}").encode())
+    parser = csv_values._Parser if separator else json_values._Parser
+    parsed, sizes = parser._parsed, list[int]()
+
+    def counted(self: TextParser, rows: Rows, some: pa.BinaryArray) -> tuple[Rows, list[pa.Array]]:
+        sizes.append(len(some))
+        return parsed(self, rows, some)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(parser, "_parsed", counted)
+
+    def result(some: list[bytes]) -> Parsed:
+        array = pa.array(some, pa.binary())
+        return parse_csv(array, columns, "UTC", separator, strict=True) if separator else parse(*some, columns=columns)
+
+    found = result(texts)
+    assert sizes[0] == 4000 and sum(sizes) < 2.1 * 4000, sizes
+    assert np.flatnonzero(found.malformed).tolist() == [*range(0, 4000, 500)]
+    for row in range(0, 4000, 250):
+        assert [column[row].as_py() for column in found.columns] == [
+            column[0].as_py() for column in result(texts[row : row + 1]).columns
+        ]
