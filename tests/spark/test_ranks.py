@@ -51,7 +51,8 @@ RANKS = {
     "totals": "SELECT card, shop, w, rank() OVER (PARTITION BY w ORDER BY n) AS r, sum(most) OVER (PARTITION BY w "
     "ORDER BY n) AS a, avg(total * 2) OVER (PARTITION BY w, shop ORDER BY card DESC, n) AS b, count(most) OVER "
     "(PARTITION BY w ORDER BY total{ties} ROWS UNBOUNDED PRECEDING) AS c, max(most) OVER (PARTITION BY w ORDER BY n) - "
-    "min(n) OVER (PARTITION BY w ORDER BY most{ties} ROWS UNBOUNDED PRECEDING) AS d FROM {spend}",
+    "min(n) OVER (PARTITION BY w ORDER BY most{ties} ROWS UNBOUNDED PRECEDING) AS d, sum(n) OVER (PARTITION BY w "
+    "ORDER BY w.end DESC) AS e FROM {spend}",
     "places": "SELECT card, shop, w, ntile(4) OVER (PARTITION BY w ORDER BY most{ties}) AS a, "
     "percent_rank() OVER (PARTITION BY w ORDER BY n DESC) AS b, cume_dist() OVER (PARTITION BY w ORDER BY most) AS c, "
     "rank() OVER (PARTITION BY w ORDER BY most) AS d FROM {spend}",

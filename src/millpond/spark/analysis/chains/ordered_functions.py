@@ -52,8 +52,9 @@ def is_ordered(node: JavaObject) -> bool:
     framed, orders = {"Lag", *_ENDS}, items(node.orderSpec())
     if not kinds.isdisjoint(NAMES.keys() - framed) or not orders:
         return True
-    if [type_of(order.child()) for order in orders] != ["timestamp"]:  # otherwise frames of a time
-        framed.add("AggregateExpression")
+    lower = {kind_of(a.child().windowSpec().frameSpecification().lower()) for a in items(node.windowExpressions())}
+    if [type_of(order.child()) for order in orders] != ["timestamp"] or lower == {"UnboundedPreceding"}:
+        framed.add("AggregateExpression")  # with another frame in the order of a time, it is one of earlier events
     return not kinds.isdisjoint(framed) and any(type_of(key) in _PARTITIONS for key in items(node.partitionSpec()))
 
 
