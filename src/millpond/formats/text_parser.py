@@ -103,8 +103,8 @@ class TextParser:
 
 
 def _placed(columns: list[pa.Array], rows: Rows, count: int) -> list[pa.Array]:
-    """The columns with their values at distinct rows of `count`; all other rows are NULL."""
-    if len(rows) == count:
+    """The columns with their values at distinct rows of `count`, in any order; all other rows are NULL."""
+    if np.array_equal(rows, np.arange(count)):
         return columns
     places = np.full(count, -1)
     places[rows] = np.arange(len(rows))

@@ -8,7 +8,7 @@ an allowed function would do more.
 
 from __future__ import annotations
 
-from millpond.model.aggregates import ORDERED
+from millpond.model.aggregates import ORDERED, RUNNING_TOTAL
 from millpond.plan.groups.aggregate_functions import SPELLINGS
 
 
@@ -96,7 +96,10 @@ SCALARS = words(
 GENERATORS = words("explode explode_outer posexplode posexplode_outer inline inline_outer stack")
 """Functions that make a row for each element of an array or map."""
 
-FUNCTIONS = WINDOWS | AGGREGATES | SCALARS | GENERATORS | frozenset(ORDERED)
+RANKS = frozenset(ORDERED) - {RUNNING_TOTAL}
+"""Ranks, and values of other rows in an order. A running total is called by the name of its aggregate."""
+
+FUNCTIONS = WINDOWS | AGGREGATES | SCALARS | GENERATORS | RANKS
 """All functions that query text may call, in lower case."""
 
 REFUSED = {
