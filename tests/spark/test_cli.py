@@ -157,7 +157,8 @@ def test_once_drained_and_again(bench: Bench) -> None:
     trace = msgspec.json.decode(file.read_bytes(), type=Trace)
     check_nested(spans_of(trace))
     check_covered(trace)
-    steps = {"request offsets", "write offsets", "plan batch", "job", "stage gather", "stage fold", "append"}
+    # Spark rounds the times of its steps to milliseconds, so that a short one has no span
+    steps = {"plan batch", "job", "stage gather", "stage fold", "append"}
     assert steps < {one.name for one in spans_of(trace)}
     assert {"task", "wait for packets", "fold", "write delta"} <= {one.name for one in spans_of(trace, "fold 0")}
     assert {"task", "read", "gather"} <= {one.name for one in trace.trace_events}
