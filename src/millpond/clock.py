@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 Clock = Callable[[], int]
 """Returns microseconds since 1970-01-01 UTC."""
+
+_EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
 
 def now_us() -> int:
@@ -40,6 +42,18 @@ class ForwardClock:
         """Return the time, and continue from `us` if that is later, such as the time that another clock has stored."""
         self._now = max(self(), us)
         return self._now
+
+
+def moment_us(moment: datetime) -> int:
+    """The microseconds since 1970-01-01 UTC of a time; one without an offset is in UTC.
+
+    >>> moment_us(datetime.fromisoformat("1970-01-01 00:00:01"))
+    1000000
+    >>> moment_us(datetime.fromisoformat("1970-01-01T01:00+01:00"))
+    0
+    """
+    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
+    return (aware - _EPOCH) // timedelta(microseconds=1)
 
 
 def utc(us: int | None, digits: int | None = None) -> str:

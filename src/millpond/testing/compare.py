@@ -18,6 +18,8 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 import pyarrow as pa
 
+from millpond.clock import moment_us
+
 Rows: TypeAlias = pa.Table | pa.RecordBatch | Iterable[Mapping[str, Any]]
 """A result in any supported form."""
 
@@ -81,9 +83,7 @@ def canonical(value: Any) -> _Canonical:
     if isinstance(value, int):
         return ("integer", value)
     if isinstance(value, datetime.datetime):
-        utc = value if value.tzinfo else value.replace(tzinfo=datetime.timezone.utc)
-        epoch = datetime.datetime.fromtimestamp(0, datetime.timezone.utc)
-        return ("integer", (utc - epoch) // datetime.timedelta(microseconds=1))
+        return ("integer", moment_us(value))
     if isinstance(value, datetime.date):
         return ("integer", (value - datetime.date(1970, 1, 1)).days)
     if isinstance(value, Decimal):

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millpond.clock import moment_us
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.kernels.columns import arrow_type
 from millpond.model.types import FLOATS, WINDOW, digits_of, integer_range, is_decimal, is_integer
@@ -53,8 +54,6 @@ class Misfit(Exception):
     """A value is not of its type; the text states what it should be."""
 
 
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
-_MICROSECOND = datetime.timedelta(microseconds=1)
 _EXACT = Context(prec=200)
 
 
@@ -74,8 +73,7 @@ def time_us(value: Any) -> int:
         except ValueError:
             raise Misfit("a time like '2026-01-01 10:00:00'") from None
     if isinstance(value, datetime.datetime):
-        moment = value if value.tzinfo else value.replace(tzinfo=datetime.timezone.utc)
-        return (moment - _EPOCH) // _MICROSECOND
+        return moment_us(value)
     return _whole(value, 64, "a time: text, a datetime or microseconds since 1970 (int)")
 
 
@@ -150,7 +148,7 @@ def _date(value: Any) -> int:
         except ValueError:
             raise Misfit("a date like '2026-01-01'") from None
     if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
-        return (value - _EPOCH.date()).days
+        return (value - datetime.date(1970, 1, 1)).days
     return _whole(value, 32, "a date: text, a date or days since 1970 (int)")
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime, timezone
+from datetime import datetime
 
+from millpond.clock import moment_us
 from millpond.control.checks.input_files import check_files
 from millpond.control.pond.backfill_run import BackfillRun, rereader
 from millpond.control.pond.declare import Declarations, QueryOptions
@@ -183,6 +184,4 @@ def backfill_from(backfill: Backfill) -> int | None:
             raise QueryTypeError(
                 f"A backfill from {backfill!r} on: this is no time.", "Write `all`, or 2026-11-01T12:00:00 (UTC)."
             ) from error
-    moment = backfill if backfill.tzinfo is not None else backfill.replace(tzinfo=timezone.utc)
-    since = moment - datetime(1970, 1, 1, tzinfo=timezone.utc)
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    return moment_us(backfill)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from millpond.clock import moment_us
 from millpond.errors import GoneError, LateSchemaError
 from millpond.runtime.inputs.delta_log import DataFile
 
@@ -65,8 +66,7 @@ def _repeated(file: DataFile, field: pa.Field, value: object, count: int) -> pa.
         return pa.nulls(count, field.type)
     try:
         if isinstance(value, str) and pa.types.is_timestamp(field.type) and field.type.tz is not None:
-            time = datetime.fromisoformat(value)
-            value = time if time.tzinfo else time.replace(tzinfo=timezone.utc)
+            value = pa.scalar(moment_us(datetime.fromisoformat(value)), pa.timestamp("us", "UTC"))
         return pa.repeat(pa.scalar(value).cast(field.type), count)
     except (ValueError, pa.ArrowNotImplementedError) as error:
         raise _misfit(file, field, f"the partition {value!r}") from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime, timezone
+from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from millpond.clock import moment_us
 from millpond.errors import GoneError, InputError, QueryTypeError, SourceError
 from millpond.local_path import local_path
 
@@ -168,7 +169,7 @@ class DeltaLog:
         return self.path / "_delta_log" / f"{version:020}.json"
 
     def _stamp_of(self, version: int) -> tuple[int, int] | None:
-        """What tells the file of a commit from another one with the same name; None: it does not exist."""
+        """What differs if the file of a commit was replaced by another one; None: it does not exist."""
         try:
             found = self._commit(version).stat()
         except FileNotFoundError:
@@ -247,7 +248,7 @@ class DeltaLog:
             raise QueryTypeError(
                 f"'startingTimestamp' is {text!r}.", "Write it as '2026-01-31' or '2026-01-31T12:30:00+01:00'."
             ) from error
-        millis = (time if time.tzinfo else time.replace(tzinfo=timezone.utc)).timestamp() * 1000
+        millis = moment_us(time) / 1000
         files = (self.path / "_delta_log").glob("[0-9]" * 20 + ".json")
         found = [version for version in (int(file.stem) for file in files) if self._millis(version) >= millis]
         if not found:
