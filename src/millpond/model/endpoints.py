@@ -67,6 +67,15 @@ class SourceKind(msgspec.Struct, frozen=True, kw_only=True):
     manners: tuple[str, ...] = ()
     """The options that do not change the events: how the source is reached and how fast it is read."""
 
+    switches: tuple[str, ...] = ()
+    """The options that must be `true` or `false`; a source may take any other text for `false`."""
+
+    local: bool = False
+    """Whether the `path` must be on this machine or a mounted file system, because the source is not read by Spark."""
+
+    pads: bool = True
+    """Whether values of CHAR columns are padded with blanks, as Spark does."""
+
     columns: tuple[tuple[str, str], ...] = ()
     """Names and types of the columns, if they are always the same; otherwise a stream declares its columns."""
 
@@ -151,6 +160,7 @@ BUILT_IN: tuple[SourceKind, ...] = (
             "path startingVersion startingTimestamp skipChangeCommits maxFilesPerTrigger maxBytesPerTrigger"
         ),
         manners=_words("skipChangeCommits maxFilesPerTrigger maxBytesPerTrigger"),
+        switches=("skipChangeCommits",), local=True, pads=False,
     ),
     SourceKind(
         name="kafka", options=_KAFKA, topics=True, again=True, paths=("schema",),

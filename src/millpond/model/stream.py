@@ -251,25 +251,27 @@ def check_partitioned(stream: Stream) -> None:
 
 
 def check_source(stream: Stream) -> None:
-    """Refuses a column or an option that a Delta table cannot have as a stream.
+    """Refuses a column or an option that the source of a stream cannot have.
 
     Raises:
-        QueryRefused: a column has a CHAR, which Spark would pad. QueryTypeError: `skipChangeCommits` is no boolean.
-        PlaceError: the table is not local.
+        QueryRefused: a column has a CHAR, which Spark would pad. QueryTypeError: an option must be `true` or `false`.
+        PlaceError: the source is not local.
     """
-    if stream.source is None or stream.source.format != "delta":
+    if stream.source is None:
         return
-    for field in stream.columns:
+    source, kind = stream.source, source_kind(stream.source.format)
+    for field in () if kind.pads else stream.columns:
         if not isinstance(field.char, msgspec.UnsetType):
             raise QueryRefused(
-                f"The column {field.name} of the stream {stream.name} is {field.char}, and values of Delta tables are "
-                "not padded.",
+                f"The column {field.name} of the stream {stream.name} is {field.char}, and values of a stream "
+                f"USING {kind.name} are not padded.",
                 "Declare STRING, and write rpad(c, 4, ' ') in the query.",
             )
-    skips = stream.source.option("skipChangeCommits")
-    if skips is not None and skips.lower() not in ("true", "false"):
-        raise QueryTypeError(f"'skipChangeCommits' is {skips!r}.", "Write 'true' or 'false'.")
-    local_path(stream.source.option("path") or "", f"The table of the stream {stream.name}")
+    for switch in kind.switches:
+        if (given := source.option(switch)) is not None and given.lower() not in ("true", "false"):
+            raise QueryTypeError(f"'{switch}' is {given!r}.", "Write 'true' or 'false'.")
+    if kind.local:
+        local_path(source.option("path") or "", f"The table of the stream {stream.name}")
 
 
 _LONGEST_US = 1 << 60
