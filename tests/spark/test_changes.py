@@ -196,9 +196,9 @@ def test_a_pond_at_its_end_is_neither_changed_nor_opened_again(spark: SparkSessi
         lambda: pond.drop("spend"), lambda: pond.param("least", 1), lambda: pond.price_of_scale(2), pond.run,
     ]  # fmt: skip
     pond.end()
-    for ask in requested:
+    for request in requested:
         with pytest.raises(NotServingError, match="no longer leads the pond"):
-            ask()
+            request()
     with Pond(spark, tmp_path / "pond") as again:
         again.open()
         assert again.manifest().n == records + 1

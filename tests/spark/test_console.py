@@ -130,7 +130,7 @@ def page(chromium: Browser, served: Served) -> Iterator[Page]:
 
 
 def picture(page: Page, name: str, busy: Served | None = None) -> None:
-    """Write a picture of the page for the docs, if they are asked for; of a `busy` pond after 40 more epochs."""
+    """Write a picture of the page for the docs, if they are requested; of a `busy` pond after 40 more epochs."""
     if folder := os.environ.get("MILLPOND_SCREENSHOTS"):
         for minute in range(1, 41) if busy else ():
             busy.write(minute, 20_000 + 5_000 * (minute % 7))

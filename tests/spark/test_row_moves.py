@@ -41,8 +41,8 @@ def test_rows_are_read_across_shards_after_a_move(spark: SparkSession, tmp_path:
             moved.append(None)
 
     thread = threading.Thread(target=move)
-    told = Actions({3: [thread.start], 5: [lambda: thread.join(0.5)]})
-    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=told) as pond:
+    actions = Actions({3: [thread.start], 5: [lambda: thread.join(0.5)]})
+    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=actions) as pond:
         pond.stream(stream(tmp_path / "in"))
         pond.add("spend", SPEND, serve=True)
         pond.run()

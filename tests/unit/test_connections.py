@@ -138,15 +138,15 @@ def test_topics_are_for_the_network_if_the_operator_says_so(tmp_path: Path) -> N
     file = tmp_path / "connections.json"
     known = {"prod": {"servers": "a:1", "topics": ["alerts", "fraud-*"]}, "other": {"servers": "b:1"}}
     file.write_text(json.dumps(known))
-    told = {VARIABLE: str(file)}
-    assert offered_target("kafka", "prod", "alerts", told) == ("prod", "alerts")
-    assert offered_target("kafka", "prod", "fraud-eu", told) == ("prod", "fraud-eu")
+    environ = {VARIABLE: str(file)}
+    assert offered_target("kafka", "prod", "alerts", environ) == ("prod", "alerts")
+    assert offered_target("kafka", "prod", "fraud-eu", environ) == ("prod", "fraud-eu")
     for name, topic, why in (
         ("prod", "orders", "It offers alerts, fraud-*"), ("other", "alerts", '"topics": ["alerts"]'),
         (None, "alerts", "--connection"), ("prod", None, "--topic"),
     ):  # fmt: skip
         with pytest.raises(QueryRefused) as refused:
-            offered_target("kafka", name, topic, told)
+            offered_target("kafka", name, topic, environ)
         assert why in refused.value.cure
 
 

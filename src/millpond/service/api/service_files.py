@@ -31,7 +31,7 @@ _TOKEN, _LEADER, _LOCK, _STANDBY = "token", "leader.json", "lock", "standby-"
 _STANDBY_SECONDS = 10.0
 """A standby whose last sign of life is this much older than the leader's is not listed."""
 _FORGOTTEN_SECONDS = 3600.0
-"""The file of a standby that was killed so long ago is removed."""
+"""The file of a standby that was killed is removed after this time."""
 
 
 class Leader(msgspec.Struct, frozen=True):

@@ -40,7 +40,7 @@ def text_of(shown: RenderableType, console: Console) -> str:
 
 
 def redraw(state: Callable[[], RenderableType], console: Console, every: float) -> NoReturn:
-    """Draw the state every so many seconds: on the screen of a terminal, or one below the other in a pipe."""
+    """Draw the state every `every` seconds: on the screen of a terminal, or one below the other in a pipe."""
     if not console.is_terminal:
         while True:
             typer.echo(text_of(state(), console) + "\n")

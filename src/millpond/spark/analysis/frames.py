@@ -161,7 +161,7 @@ def _preceding(catalyst: Catalyst, frame: JavaObject, *, of_rows: bool) -> int:
     if kind_of(lower) == "UnboundedPreceding":
         raise UnsupportedQuery(
             f"The frame {_shown(frame)} is unbounded: every event would be stored indefinitely.",
-            f"Bound it. {_CURE} Or group by the keys in update mode, where each row has the total so far.",
+            f"Bound it. {_CURE} Or group by the keys in update mode, where each row has the current total.",
         )
     if of_rows:
         rows = -int(catalyst.constant(lower) or 0)

@@ -1,6 +1,6 @@
 """Changes how many records the batches of a running streaming query read.
 
-Spark asks a source for its limit once, when a query starts, and keeps it. A changed option would need another query,
+Spark requests the limit of a source once, when a query starts, and keeps it. A changed option would need another query,
 which costs about a second. So the limit that Spark keeps is replaced: it is read anew for each batch.
 """
 

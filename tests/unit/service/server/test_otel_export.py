@@ -111,7 +111,7 @@ def test_a_collector_that_is_down_is_reported_once_without_secrets(
 
 def test_nothing_is_sent_unless_a_collector_is_named() -> None:
     def families() -> Any:
-        raise AssertionError("it is asked for nothing")
+        raise AssertionError("nothing is requested from it")
 
     for environ in ({}, {ENDPOINTS[0]: "http://a", "OTEL_SDK_DISABLED": "true"}):
         with exporting(families, "me", print, environ):

@@ -57,8 +57,8 @@ raise ConnectionResetError("uncaught")
 
 
 def test_a_worker_whose_jvm_has_hung_up_prints_no_trace_of_it() -> None:
-    told = subprocess.run([sys.executable, "-c", HUNG_UP], capture_output=True, text=True, check=False).stderr
-    assert "ValueError: an error" in told and "Broken pipe" not in told and "uncaught" not in told
+    printed = subprocess.run([sys.executable, "-c", HUNG_UP], capture_output=True, text=True, check=False).stderr
+    assert "ValueError: an error" in printed and "Broken pipe" not in printed and "uncaught" not in printed
 
 
 def test_a_large_packet_brings_empty_rows_so_that_rows_bound_the_bytes_of_a_batch() -> None:

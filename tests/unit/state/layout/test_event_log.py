@@ -17,7 +17,7 @@ def test_taken_events_are_those_at_the_positions() -> None:
         masks = [list(mask) for mask in product((False, True), repeat=rows)]
         cases = [(np.array(chosen, np.int64), chosen) for chosen in places]
         cases += [(np.array(mask, bool), [i for i in range(rows) if mask[i]]) for mask in masks]
-        for asked, expected in cases:
-            found = events.take(asked)
+        for chosen, expected in cases:
+            found = events.take(chosen)
             assert (found.slots.tolist(), found.times_us.tolist()) == (expected, [10 * i for i in expected])
             assert (found.late_class.tolist(), found.columns["v:1"].to_pylist()) == (expected, [*map(str, expected)])

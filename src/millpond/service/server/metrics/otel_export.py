@@ -40,7 +40,7 @@ _UNITS = {"seconds": "s", "bytes": "By"}
 def running(
     families: Callable[[], Iterable[Family]], instance: str, seconds: float, endpoint: str, say: Callable[[str], None]
 ) -> Iterator[None]:
-    """Sends the families every so many seconds, in a thread; `say` is called when sending begins to fail.
+    """Sends the families at an interval of `seconds`, in a thread; `say` is called when sending begins to fail.
 
     The SDK logs each failure, and headers with their values; these lines are left out.
     """
