@@ -22,9 +22,11 @@ from kit.programs.forked_program import ForkedProgram
 from kit.programs.shared_java import joining
 from kit.servers.chromium import chromium_binary
 from kit.servers.servers import free_ports, until
+from millpond.clock import now_us
 from millpond.errors import MillpondError
 from millpond.service.api.client import Client
 from millpond.service.api.service_files import Places
+from millpond.service.api.sessions import SECONDS, Sessions
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -144,6 +146,10 @@ def go(page: Page, served: Served, path: str, heading: str) -> None:
     expect(page.get_by_role("heading", name=heading, exact=True)).to_be_visible()
 
 
+def versions(served: Served, name: str) -> int:
+    return next(query.version for query in served.client().queries() if query.name == name)
+
+
 def apply(page: Page, effect: str | re.Pattern[str]) -> None:
     """Confirm a change after its dry run, whose text contains `effect`."""
     dialog = page.get_by_role("dialog").last
@@ -229,6 +235,77 @@ def test_changes_are_estimated_made_and_undone(page: Page, served: Served) -> No
     expect(page.get_by_role("region", name="Changes")).to_contain_text("resume big")
 
 
+def test_a_version_is_altered_and_undone_and_a_query_is_dropped(page: Page, served: Served) -> None:
+    go(page, served, "queries", "Queries")
+    page.get_by_role("button", name="Add a query").click()
+    page.get_by_label("Name", exact=True).fill("brief")
+    page.get_by_label("SELECT").fill(SPEND)
+    page.get_by_role("button", name="Estimate").click()
+    apply(page, "complete")
+    go(page, served, "queries/brief", "brief")
+    figures = page.get_by_role("definition")
+    page.get_by_role("button", name="Alter").click()
+    page.get_by_label("SELECT").fill(f"{SPEND} HAVING count(*) > 5")
+    page.get_by_role("button", name="Estimate").click()
+    expect(page.get_by_role("dialog").last).to_contain_text("at once")
+    assert versions(served, "brief") == 1, "an estimate changes nothing"
+    apply(page, "at once")
+    expect(page.get_by_text("HAVING count(*) > 5", exact=False)).to_be_visible()
+    expect(figures.filter(has_text="2, windowed")).to_be_visible()
+    page.get_by_role("button", name="Undo").click()
+    apply(page, "at once")
+    expect(figures.filter(has_text="3, windowed")).to_be_visible()
+    expect(page.get_by_text("HAVING")).to_have_count(0)
+    page.get_by_role("button", name="Drop").click()
+    apply(page, "at once")
+    expect(page.get_by_role("alert")).to_contain_text("There is no query")
+    expect(page.get_by_role("button", name="Drop")).to_have_count(0)
+    expect(page.get_by_role("button", name="Undo")).to_have_count(0)
+    assert "brief" not in [query.name for query in served.client().queries()]
+
+
+def test_a_shadow_is_compared_promoted_and_undone(page: Page, served: Served) -> None:
+    go(page, served, "queries/spend", "spend")
+    page.get_by_role("button", name="Shadow").click()
+    page.get_by_label("SELECT").fill(f"{SPEND} HAVING count(*) > 30")
+    page.get_by_role("button", name="Estimate").click()
+    apply(page, "at once")
+    expect(page.get_by_role("button", name="Promote the shadow")).to_be_visible()
+    expect(page.get_by_role("button", name="Shadow", exact=True)).to_have_count(0)
+    page.get_by_role("tab", name="Shadow").click()
+    expect(page.get_by_text("HAVING count(*) > 30", exact=False)).to_be_visible()
+    served.write(50, 120)
+    served.write(51, 120)
+    expect(page.get_by_text(re.compile(r"[1-9]\d* are only the query's"))).to_be_visible()
+    page.get_by_role("button", name="Promote the shadow").click()
+    apply(page, "at once")
+    expect(page.get_by_role("button", name="Roll back")).to_be_visible()
+    page.get_by_role("button", name="Undo").click()
+    apply(page, "at once")
+    page.get_by_role("button", name="Promote the shadow").click()
+    apply(page, "at once")
+    page.get_by_role("button", name="Roll back").click()
+    apply(page, "at once")
+    page.get_by_role("button", name="Discard the shadow").click()
+    apply(page, "at once")
+    expect(page.get_by_role("button", name="Shadow", exact=True)).to_be_visible()
+    expect(page.get_by_text("The query has no shadow.")).to_be_visible()
+
+
+def test_a_pond_is_scaled_and_scaled_back(page: Page, served: Served) -> None:
+    before = served.client().status().instances
+    go(page, served, "", "Overview")
+    page.get_by_label("Instances").fill(str(before + 1))
+    page.get_by_role("button", name="Scale").click()
+    expect(page.get_by_role("dialog").last).to_contain_text("buckets with about")
+    assert served.client().status().instances == before, "an estimate changes nothing"
+    apply(page, "buckets with about")
+    until(lambda: served.client().status().instances == before + 1, "the pond has one more instance")
+    page.get_by_role("button", name="Undo").click()
+    apply(page, "state moves")
+    until(lambda: served.client().status().instances == before, "the pond has its instances again")
+
+
 def test_a_page_goes_on_with_the_next_leader(page: Page, served: Served) -> None:
     go(page, served, "", "Overview")
     served.kill()
@@ -240,5 +317,7 @@ def test_a_page_goes_on_with_the_next_leader(page: Page, served: Served) -> None
 
 def test_an_expired_session_ends_at_the_sign_in(page: Page, served: Served) -> None:
     go(page, served, "queries", "Queries")
-    page.context.clear_cookies()
+    (cookie,) = page.context.cookies()
+    sessions = Sessions(Places(served.pond).known_secret(), lambda: now_us() - SECONDS["session"] * 1_000_000)
+    page.context.add_cookies([{"name": cookie["name"], "value": sessions.issue("session"), "url": served.url}])
     expect(page.get_by_label("Token")).to_be_visible()

@@ -54,6 +54,9 @@ _OFFERED = {
 }
 """The changes without a text that a state allows; the others are refused."""
 
+_DONE = "change-done"
+"""Marks the line that says what was done; a page has one at most."""
+
 
 class Proposal(NamedTuple):
     """A change: what it is called, how it is made, and its inverse if it has one. `priced`: it has a dry run."""
@@ -120,9 +123,11 @@ def _card(classes: str, title: str) -> ui.card:
 
 
 def _say_done(readings: Readings, text: str, undo: Proposal | None) -> None:
-    """Say what was done, in a line that offers to undo it."""
+    """Say what was done, in a line that offers to undo it. It replaces the line of the previous change."""
     page = ui.context.client.content
-    with ui.card().classes("fixed bottom-4 left-4 z-50 max-w-xl").props('role="status"') as line, ui.row():
+    for earlier in [one for one in page.default_slot.children if _DONE in one.classes]:
+        earlier.delete()
+    with ui.card().classes(f"{_DONE} fixed bottom-4 left-4 z-50 max-w-xl").props('role="status"') as line, ui.row():
         ui.label(text)
 
         async def back() -> None:

@@ -41,7 +41,7 @@ def show_dead_letters(readings: Readings) -> None:
                         change = Proposal(f"Replay the dead letters of {stream}", _replay(readings, stream))
                         ui.button(f"Replay {stream}", on_click=partial(propose, readings, change)).props("no-caps")
 
-        pushed(LETTERS_SECONDS, update)
+        pushed(readings, LETTERS_SECONDS, update)
 
 
 def _replay(readings: Readings, stream: str) -> Call:

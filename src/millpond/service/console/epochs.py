@@ -34,7 +34,7 @@ def show_epochs(readings: Readings) -> None:
                 for one in pieces(trace)
             ]
 
-        pushed(TRACE_SECONDS, update)
+        pushed(readings, TRACE_SECONDS, update)
 
 
 def newest(trace: Trace) -> list[tuple[str, float, float]]:

@@ -92,7 +92,7 @@ def show_graph(readings: Readings) -> None:
         chart.on("chart:click", clicked, ["name"])
         text.on_value_change(update)
         shared.on_value_change(update)
-        pushed(QUERIES_SECONDS, update)
+        pushed(readings, QUERIES_SECONDS, update)
 
 
 def links_of(

@@ -10,6 +10,7 @@ from typing import Any
 from nicegui import ui
 
 from millpond.errors import MillpondError
+from millpond.service.console.readings import Readings
 from millpond.service.server.browser.access import CONSOLE, SIGN_OUT
 
 _log = logging.getLogger("millpond.service")
@@ -107,8 +108,11 @@ class Alert:
         self._line.text = text
 
 
-def pushed(seconds: float, update: Callable[[], Awaitable[None]]) -> None:
-    """Update a page now and every some seconds while it is open; an error is shown until the next update succeeds."""
+def pushed(readings: Readings, seconds: float, update: Callable[[], Awaitable[None]]) -> None:
+    """Update a page now, after each change from the console, and every some seconds while the page is open.
+
+    An error is shown until the next update succeeds.
+    """
     alert = Alert()
 
     async def run() -> None:
@@ -120,3 +124,4 @@ def pushed(seconds: float, update: Callable[[], Awaitable[None]]) -> None:
             alert.show(None)
 
     ui.timer(seconds, run)
+    readings.changed.subscribe(run)

@@ -54,7 +54,7 @@ def show_queries(readings: Readings) -> None:
         shown.on("request", turned)
         shown.on_pagination_change(update)  # the browser's own idea of the number of rows may be outdated
         text.on_value_change(update)
-        pushed(QUERIES_SECONDS, update)
+        pushed(readings, QUERIES_SECONDS, update)
 
 
 def matching(queries: Sequence[QueryShown], text: str) -> list[QueryShown]:
@@ -105,7 +105,7 @@ def show_parameters(readings: Readings) -> None:
             shown.rows = [_parameter(one) for one in await readings.parameters()]
 
         shown.on("set", chosen)
-        pushed(STATUS_SECONDS, update)
+        pushed(readings, STATUS_SECONDS, update)
 
 
 def _parameter(one: Parameter) -> dict[str, str]:
@@ -121,7 +121,7 @@ def show_history(readings: Readings) -> None:
         async def update() -> None:
             shown.rows = history_rows(await readings.history())
 
-        pushed(STATUS_SECONDS, update)
+        pushed(readings, STATUS_SECONDS, update)
 
 
 def history_table() -> ui.table:

@@ -57,8 +57,8 @@ def show_overview(readings: Readings) -> None:
             shares.rows = [dict(zip(_SHARES, one.values(), strict=True)) for one in await readings.shares()]
             shares.visible = bool(shares.rows)
 
-        pushed(STATUS_SECONDS, update)
-        pushed(QUERIES_SECONDS, update_shards)
+        pushed(readings, STATUS_SECONDS, update)
+        pushed(readings, QUERIES_SECONDS, update_shards)
 
 
 def _figures(status: Status) -> dict[str, str]:

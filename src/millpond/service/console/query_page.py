@@ -11,7 +11,7 @@ from nicegui import Client, background_tasks, ui
 from starlette.concurrency import run_in_threadpool
 
 from millpond.clock import utc
-from millpond.errors import GoneError, MillpondError
+from millpond.errors import GoneError, MillpondError, RequestError
 from millpond.service.api.messages import QueryShown, Refusal, RowsSent
 from millpond.service.api.row_subscription import sent_events
 from millpond.service.console.changes import actions
@@ -57,7 +57,12 @@ async def show_query(readings: Readings, name: str) -> None:
                 difference = code("")
 
         async def update() -> None:
-            found = await readings.query(name)
+            try:
+                found = await readings.query(name)
+            except RequestError:  # it was dropped: there is nothing left to change
+                shown.clear()
+                buttons.clear()
+                raise
             figures.show(_figures(found))
             text.text = found.text.strip()
             columns.rows = [{"column": one.name, "type": one.type} for one in found.columns]
@@ -82,7 +87,7 @@ async def show_query(readings: Readings, name: str) -> None:
             await update()
 
         tabs.on_value_change(opened)
-        pushed(QUERIES_SECONDS, update)
+        pushed(readings, QUERIES_SECONDS, update)
 
 
 def _of(changed: str, query: str) -> bool:

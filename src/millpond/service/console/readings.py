@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Generic, TypeVar
 
+from nicegui import Event as Signal
 from starlette.concurrency import run_in_threadpool
 
 from millpond.clock import lap_us
@@ -57,7 +58,7 @@ class Shared(Generic[T]):
 
 
 class Readings:
-    """What the pages show of one pond."""
+    """What the pages show of one pond. `changed` is emitted after each change that a page makes."""
 
     def __init__(self, verbs: HostedPond, rows: RowStream, reader: LogReader) -> None:
         self.verbs, self.rows, self._reader = verbs, rows, reader
@@ -69,6 +70,7 @@ class Readings:
         self.parameters = Shared(verbs.parameters, STATUS_SECONDS)
         self.dead_letters = Shared(verbs.dead_letters, LETTERS_SECONDS)
         self.trace = Shared(lambda: verbs.trace(KEPT), TRACE_SECONDS)
+        self.changed: Signal[[]] = Signal()
 
     def _shares(self) -> tuple[dict[str, int | str], ...]:
         """The buckets of served rows by instance; none if no query is served, or this process does not lead."""
@@ -105,6 +107,7 @@ class Readings:
         return -1 if found is None else found[0].manifest.n
 
     def forget(self) -> None:
-        """Read everything again, because a change was made."""
+        """Read everything again and update all open pages, because a change was made."""
         for shared in (self.status, self.queries, self.streams, self.history, self.parameters, self.dead_letters):
             shared.forget()
+        self.changed.emit()
