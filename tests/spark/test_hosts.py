@@ -1,7 +1,8 @@
-"""Hosts that do not see a pond's folder: a real Spark master, and a worker in a mount namespace of its own.
+"""Hosts that do not see a pond's folder: a real Spark master, and workers on hosts with a network between them.
 
-For the second worker the folder `hidden` is empty, as for a host without a shared disk. Spark decides on which worker
-a task runs, so the first one is ended when the second one is to have all of them.
+Each worker has a mount namespace of its own. In it the folder `hidden` can be made empty, as for a host without a
+shared disk. All tests share the master, the workers that they do not end, and the driver's Java machine, which each
+program of a test joins. Spark decides on which worker a task runs, so the others are ended where one has to run all.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typer.testing import CliRunner
 from kit.programs.forked_program import ForkedProgram
 from kit.servers.network_hosts import NetworkHosts
 from kit.servers.redis_servers import RedisCluster, RedisServer
-from kit.servers.servers import LOOPBACK, Host, free_ports, until
+from kit.servers.servers import Host, free_ports, until
 from millpond.cli import app
 from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.places.local_folder import LocalFolder
@@ -47,15 +48,29 @@ SELECT k, window(ts, '1 minute') AS w, sum(v) AS total
 FROM STREAM ev WATERMARK ts DELAY OF INTERVAL 1 HOUR GROUP BY ALL;
 """
 
+FAULTS = ("fold.after_delta.1.stop", "gather.packet.3.stop")
+"""Markers of the faults that are planned on all workers; with two instances, the third packet is the first one of the
+second epoch."""
+
+SETTINGS = {
+    "spark.speculation": "true",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.minTaskRuntime": "1s",
+    "spark.task.maxFailures": "2",  # of which one is a host's end
+    "spark.python.daemon.module": "millpond.spark.driver.worker_daemon",  # each failure costs a Python worker
+}
+
 _HOME = Path(pyspark.__file__).parent
 _FLAGS = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
 """The Java flags of tests."""
+
+_JOINED = Path(__file__).with_name("joined_session.py")
 
 
 def _environment(java: Java) -> dict[str, str]:
     """What Spark's own scripts set for a master and a worker; Java flags, with the class archive, for executors too."""
     return {
-        "SPARK_HOME": str(_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SCALA_VERSION": "2.13",
+        "SPARK_HOME": str(_HOME), "SPARK_SCALA_VERSION": "2.13",
         "JDK_JAVA_OPTIONS": " ".join(with_archive(["", *_FLAGS], archive_path(java))).strip(),
     }  # fmt: skip
 
@@ -67,56 +82,107 @@ def namespaces() -> str | None:
 
 
 class Cluster:
-    """A Spark master on `host`, with workers of one core each; the pond's folder is below `hidden`."""
+    """A Spark master and driver on host 0, and a worker of one core on each host; ponds are below `hidden`.
 
-    def __init__(self, root: Path, host: Host = LOOPBACK) -> None:
-        self.root, self.hidden = root, root / "hidden"
-        self.hidden.mkdir()
+    Worker 3 is on host 0, too. Each has an address of its own, because Spark repeats a slow task on another host only.
+    """
+
+    def __init__(self, root: Path, hosts: NetworkHosts) -> None:
+        self.root, self.hidden, self.hosts = root, root / "hidden", [hosts.host(number % 3) for number in range(4)]
+        self._faults = root / "faults"
+        for folder in (self.hidden, self._faults):
+            folder.mkdir()
         self._java = find_java()
-        self._host, (self._port, self._page) = host, free_ports(2)
+        self._port, self._page = free_ports(2)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._start("master", ["deploy.master.Master", "--host", host.address, "--port", str(self._port)], [])
+        self._blind = set[str]()
+        self._driver: ForkedProgram | None = None
+        self.driver_log = root / "driver.log"
+        for fault in FAULTS:
+            (self._faults / fault).touch()  # as if it had happened
+        master = self.hosts[0]
+        self._start("master", ["deploy.master.Master", "--host", master.address, "--port", str(self._port)], master)
+        log = root / "master.log"  # a worker that finds no master waits for 15 s
+        until(lambda: "elected leader" in log.read_text(), "the master works", 120)
 
     @property
     def url(self) -> str:
         """The master's address."""
-        return f"spark://{self._host.address}:{self._port}"
+        return f"spark://{self.hosts[0].address}:{self._port}"
 
-    def _start(self, name: str, words: list[str], before: list[str], environment: Mapping[str, str] = {}) -> None:
+    def _start(self, name: str, words: list[str], host: Host, environment: Mapping[str, str] = {}) -> None:
         jars = _HOME / "jars"
         # Java maps an archive for the class path with which it was made, that of Spark's launcher.
         classes = ":".join(map(str, (_HOME / "conf", next(jars.glob("slf4j-api-*.jar")), jars / "*")))
         page = str(self._page if name == "master" else free_ports(1)[0])
-        command = [*before, str(self._java.executable), "-Xmx256m", "-cp", classes, f"org.apache.spark.{words[0]}"]
+        command = [*host.inside, "unshare", "-m", str(self._java.executable), "-Xmx256m", "-cp", classes]
         with open(self.root / f"{name}.log", "wb") as log:
             self._processes[name] = subprocess.Popen(
-                [*command, "--webui-port", page, *words[1:]], stdout=log, stderr=log, start_new_session=True,
-                env={**os.environ, **_environment(self._java), **environment},
+                [*command, f"org.apache.spark.{words[0]}", "--webui-port", page, *words[1:]],
+                stdout=log, stderr=log, start_new_session=True,
+                env={**os.environ, **_environment(self._java), "SPARK_LOCAL_IP": host.address, **environment},
             )  # fmt: skip
 
-    def worker(self, number: int, *, blind: bool = False, faults: str | None = None, host: Host | None = None) -> None:
-        """Start a worker, and wait until the master knows it; a `blind` one does not see `hidden`.
+    def joined(self, **settings: str) -> dict[str, str]:
+        """Environment variables by which a program joins the driver, whose coming jobs have these settings of Spark."""
+        address = self.hosts[0].address
+        if self._driver is None:
+            where = {"spark.driver.host": address, "spark.driver.bindAddress": address}
+            words = ["-m", "kit.programs.driver_program", self.url, json.dumps({**SETTINGS, **where})]
+            with open(self.driver_log, "wb") as log:
+                self._driver = ForkedProgram(
+                    words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+                )  # fmt: skip
+        assert self._driver.stdin is not None and self._driver.stdout is not None
+        self._driver.stdin.write(json.dumps(settings) + "\n")
+        self._driver.stdin.flush()
+        return dict(json.loads(self._driver.stdout.readline()))
 
-        Each has an address of its own, because Spark repeats a slow task on another host only.
-        """
-        name, folder = f"worker{number}", self.root / f"work{number}"
-        host = host or Host(f"127.0.0.{number}")
+    def workers(self, *numbers: int) -> None:
+        """Have these workers, which see `hidden`, and no others."""
+        names = {f"worker{number}" for number in numbers}
+        for name in self._blind & names:
+            self._inside(name, "umount", self.hidden)
+            self._blind.remove(name)
+        for number in numbers:
+            self.worker(number)
+        for name in {*self._processes} - names - {"master"}:
+            self.end(name)
+
+    def worker(self, number: int) -> None:
+        """Start a worker unless it runs, and wait until the master knows it."""
+        name = f"worker{number}"
+        if name in self._processes:
+            return
+        host, planned = self.hosts[number], [fault.rsplit(".", 2) for fault in FAULTS]
         words = ["deploy.worker.Worker", "--host", host.address, "--cores", "1", "--memory", "1g", "--work-dir"]
-        hide = ["unshare", "-m", "sh", "-c", f'mount -t tmpfs none "{self.hidden}" && exec "$@"', "sh"]
-        planned = {} if faults is None else {"MILLPOND_FAULT": faults, "MILLPOND_FAULT_DIR": str(self.root / "faults")}
-        planned["SPARK_LOCAL_IP"] = host.address
-        (self.root / "faults").mkdir(exist_ok=True)
-        self._start(name, [*words, str(folder), self.url], [*host.inside, *(hide if blind else [])], planned)
+        environment = {"MILLPOND_FAULT": ",".join(map(":".join, planned)), "MILLPOND_FAULT_DIR": str(self._faults)}
+        self._start(name, [*words, self._work(name), self.url], host, environment)
         log = self.root / f"{name}.log"
         until(lambda: "Successfully registered with master" in log.read_text(), f"{name} registers", 120)
 
-    def stopped(self, fault: str) -> str:
-        """The worker on which a process has stopped at a fault; waits until there is one."""
-        marker = self.root / "faults" / f"{fault}.stop"
+    def hide(self, number: int) -> None:
+        """Let a worker no longer see `hidden`, and replace its executor, as if it were a host that comes later."""
+        self._inside(f"worker{number}", "mount", "-t", "tmpfs", "none", self.hidden)
+        self._blind.add(f"worker{number}")
+        self._kill_children(f"worker{number}")
+
+    def _inside(self, name: str, *words: object) -> None:
+        inside = ["nsenter", "--mount", "--target", str(self._processes[name].pid)]
+        subprocess.run([*inside, *map(str, words)], check=True)
+
+    def plan_faults(self) -> None:
+        """Let `FAULTS` happen, from now on."""
+        for path in self._faults.iterdir():
+            path.unlink()
+
+    def stopped(self, fault: str) -> int:
+        """The worker on which a process has stopped at one of `FAULTS`; waits until there is one."""
+        marker = self._faults / fault
         until(lambda: marker.is_file() and marker.read_text() != "", fault, 240)
         found = {name for name in self._processes if int(marker.read_text()) in _children(self._work(name))}
         assert len(found) == 1, found
-        return found.pop()
+        return int(found.pop().removeprefix("worker"))
 
     def host_of(self, task: int) -> str:
         """The worker whose executor ran a task, as its log says."""
@@ -129,15 +195,22 @@ class Cluster:
     def end(self, name: str) -> None:
         """Kill a process and its children: of a worker its executors."""
         process = self._processes.pop(name)
+        self._blind.discard(name)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+        self._kill_children(name)
+        process.wait()
+
+    def _kill_children(self, name: str) -> None:
         for child in _children(self._work(name)):
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
-        process.wait()
 
     def close(self) -> None:
         """Kill everything."""
+        if self._driver is not None:
+            self._driver.kill()
+            self._driver.wait()
         for name in list(self._processes):
             self.end(name)
 
@@ -147,43 +220,45 @@ def _children(folder: str) -> list[int]:
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if os.readlink(entry / "cwd").startswith(folder):
+            if os.readlink(entry / "cwd").startswith(f"{folder}/"):
                 found.append(int(entry.name))
     return found
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     if (why := namespaces()) is not None:
         assert "hosts" not in os.environ.get("MILLPOND_REQUIRE", ""), why
         pytest.skip(why)
-    made = Cluster(tmp_path)
-    try:
+    with NetworkHosts(2) as hosts, ExitStack() as stack:
+        made = Cluster(tmp_path_factory.mktemp("cluster"), hosts)
+        stack.callback(made.close)
         yield made
-    finally:
-        made.close()
 
 
 class Run:
-    """`millpond run`, or `serve`, on a pond below the hidden folder."""
+    """`millpond run`, or `serve`, on a pond below the hidden folder; `settings`: of Spark, for its jobs."""
 
     def __init__(
-        self, cluster: Cluster, *, master: str, store: str | None = None, verb: str = "run", settings: str = "",
-        more: str = "", also: str = "",
+        self, cluster: Cluster, root: Path, *, store: str | None = None, verb: str = "run",
+        settings: Mapping[str, str] = {}, more: str = "", also: str = "",
     ) -> None:  # fmt: skip
-        self.cluster, self.root, self.pond = cluster, cluster.root, cluster.hidden / "ev.pond"
-        (self.root / "spark-defaults.conf").write_text(settings)
+        self.cluster, self.root, self.pond = cluster, root, cluster.hidden / root.name / "ev.pond"
         self.store = [] if store is None else ["--store", store]
         (self.root / "input").mkdir(exist_ok=True)
         sql = self.root / "ev.sql"
         sql.write_text(SQL.format(input=self.root / "input", out=self.root / "out", more=more) + also)
-        self.log = self.root / "run.log"
-        with open(self.log, "wb") as log:
+        environment = {**os.environ, **cluster.joined(**settings)}
+        self._logs = {cluster.driver_log: cluster.driver_log.stat().st_size, self.root / "run.log": 0}
+        with open(self.root / "run.log", "wb") as log:
             self.process = ForkedProgram(
-                ["-m", "millpond", verb, sql, "--checkpoint", self.pond, *self.store, "--master", master,
-                 "--memory", "1g"],
-                stdout=log, stderr=log, env={**os.environ, "SPARK_CONF_DIR": str(self.root)},
+                [_JOINED, verb, sql, "--checkpoint", self.pond, *self.store, "--master", cluster.url],
+                stdout=log, stderr=log, env=environment,
             )  # fmt: skip
+
+    def said(self) -> str:
+        """What it has printed, and what the driver has printed since."""
+        return "".join(path.read_bytes()[start:].decode() for path, start in self._logs.items())
 
     def feed(self, number: int) -> None:
         """One more file of events."""
@@ -199,7 +274,7 @@ class Run:
 
     def has_read(self, number: int) -> bool:
         """Whether the events of a file are committed."""
-        assert self.process.poll() is None, self.log.read_text()
+        assert self.process.poll() is None, self.said()
         if not (self.pond / "log").is_dir():
             return False
         newest = max(self.manifest().max_time.get("ev", {}).values(), default=0)
@@ -219,8 +294,7 @@ class Run:
 
     def ended(self) -> tuple[int, str]:
         """Its exit status and what it said."""
-        status = self.process.wait(240)
-        return status, self.log.read_text()
+        return self.process.wait(240), self.said()
 
     def stopped(self) -> str:
         """End it after the epoch at hand; what it said."""
@@ -240,30 +314,21 @@ def expected(files: int) -> list[tuple[int, int]]:
     return sorted((k, number) for k in range(EVENTS) for number in range(files))
 
 
-SPECULATION = """
-spark.speculation true
-spark.speculation.quantile 0.5
-spark.speculation.minTaskRuntime 1s
-"""
-
-
 def test_hosts_that_stop_or_end_change_no_row_and_one_without_the_folder_ends_the_run(
-    spark: SparkSession, cluster: Cluster
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:
-    # with two instances, the third packet is the first one of the second epoch
-    for number in (1, 2):
-        cluster.worker(number, faults="fold.after_delta:1:stop,gather.packet:3:stop")
-    run = Run(cluster, master=cluster.url, settings=SPECULATION)
+    cluster.workers(1, 2)
+    cluster.plan_faults()
+    run = Run(cluster, tmp_path)
     run.feed(0)
     until(lambda: run.has_read(0), "the first epoch, of which one fold is repeated on another host", 240)
-    assert cluster.stopped("fold.after_delta.1")
+    assert cluster.stopped(FAULTS[0])
     run.feed(1)
-    ended = cluster.stopped("gather.packet.3")
-    cluster.end(ended)
+    ended = cluster.stopped(FAULTS[1])
+    cluster.end(f"worker{ended}")
     until(lambda: run.has_read(1), "the second epoch, in whose midst a host ends", 240)
 
-    cluster.worker(3, blind=True)
-    cluster.end("worker2" if ended == "worker1" else "worker1")
+    cluster.hide(3 - ended)
     run.feed(2)
     status, said = run.ended()
 
@@ -272,7 +337,7 @@ def test_hosts_that_stop_or_end_change_no_row_and_one_without_the_folder_ends_th
     assert "MP-CORRUPT" not in said
     assert not run.lacking()
     # a host that is there when the pond is opened is refused before anything is read
-    again = Run(cluster, master=cluster.url)
+    again = Run(cluster, tmp_path)
     status, said = again.ended()
     assert status == 1 and "is not on every executor's host" in said
     assert run.rows() == expected(3)
@@ -289,31 +354,22 @@ CREATE STREAMING TABLE before USING noop AS SELECT ev.k, total FROM STREAM ev LE
 
 
 def test_instances_stay_beside_their_shards_and_a_later_host_gets_their_files_through_the_store(
-    spark: SparkSession, tmp_path: Path, redis_installed: None
+    spark: SparkSession, cluster: Cluster, tmp_path: Path, redis_installed: None
 ) -> None:
-    if (why := namespaces()) is not None:
-        assert "hosts" not in os.environ.get("MILLPOND_REQUIRE", ""), why
-        pytest.skip(why)
-    run: Run
-
-    def read(*numbers: int) -> None:
-        for number in numbers:
-            run.feed(number)
-            until(lambda number=number: run.has_read(number), f"epoch {number}", 240)  # type: ignore[misc]
-
-    with NetworkHosts(2) as hosts, ExitStack() as stack:
-        driver, *others = (hosts.host(number) for number in range(3))
-        cluster = Cluster(tmp_path, driver)
-        stack.callback(cluster.close)
-        store = stack.enter_context(RedisCluster(tmp_path / "redis", 2, hosts=others))
-        for number in (1, 2):
-            cluster.worker(number, host=others[number - 1])
-        settings = f"spark.driver.host {driver.address}\nspark.driver.bindAddress {driver.address}\n"
-        settings += "spark.locality.wait 60s\n"  # however slow the tasks of the other job on the only core are
+    with RedisCluster(tmp_path / "redis", 2, hosts=cluster.hosts[1:3]) as store:
+        cluster.workers(1, 2)
+        # however slow the tasks of the other job on the only core are
+        settings = {"spark.locality.wait": "60s", "spark.speculation": "false"}
         run = Run(
-            cluster, master=cluster.url, store=store.url, verb="serve", settings=settings, more=", 'serve' = 'true'",
+            cluster, tmp_path, store=store.url, verb="serve", settings=settings, more=", 'serve' = 'true'",
             also=UPSERTED,
         )  # fmt: skip
+
+        def read(*numbers: int) -> None:
+            for number in numbers:
+                run.feed(number)
+                until(lambda number=number: run.has_read(number), f"epoch {number}", 240)  # type: ignore[misc]
+
         read(0, 1, 2, 3, 4)
         # the first epoch may begin before both executors, and the second before the shards are known
         assert run.fold_hosts()[2:] == [("work1", "work2")] * 3
@@ -323,7 +379,8 @@ def test_instances_stay_beside_their_shards_and_a_later_host_gets_their_files_th
         until(lambda: client.placement().local_hit_rate == 1, "all were sent to shards of the same host", 240)
         assert client.placement().aligned == 1
 
-        cluster.worker(3, blind=True, host=driver)
+        cluster.worker(3)
+        cluster.hide(3)
         cluster.end("worker1")
         cluster.end("worker2")
         read(5, 6)
@@ -340,17 +397,16 @@ LATER = """SELECT k, window(ts, '1 minute') AS w, sum(v) AS total
 FROM STREAM ev WATERMARK ts DELAY OF INTERVAL 0 SECONDS GROUP BY ALL"""
 
 
-def test_a_backfill_on_a_host_that_comes_later_goes_through_the_store(cluster: Cluster) -> None:
-    with RedisServer(cluster.root / "redis") as server:
-        cluster.worker(1)
-        run = Run(cluster, master=cluster.url, store=f"redis://127.0.0.1:{server.port}", verb="serve")
+def test_a_backfill_on_a_host_that_comes_later_goes_through_the_store(cluster: Cluster, tmp_path: Path) -> None:
+    with RedisServer(tmp_path / "redis", host=cluster.hosts[0]) as server:
+        cluster.workers(3)
+        run = Run(cluster, tmp_path, store=server.url, verb="serve")
         run.feed(0)
         until(lambda: run.has_read(0), "the first epoch", 240)
         run.feed(1)
         until(lambda: run.has_read(1), "the second epoch", 240)
 
-        cluster.worker(2, blind=True)
-        cluster.end("worker1")
+        cluster.hide(3)
 
         def rows(query: str) -> list[tuple[int, int]]:
             parts = sorted((run.pond / "out" / query).glob("part-*"))
