@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -33,17 +33,19 @@ def write_table(folder: Path, name: str, keys: Sequence[int], label: str) -> Non
     folder.mkdir(exist_ok=True)
     rows = pa.table({"k": pa.array(keys, pa.int64()), "label": [label] * len(keys)})
     pq.write_table(rows, folder / f"{name}.parquet")
+    os.utime(folder / f"{name}.parquet", (1, 1))  # a table of a file that is this old stays broadcast
 
 
 def write_text(folder: Path, name: str, keys: Sequence[int], label: str) -> None:
     folder.mkdir(exist_ok=True)
     (folder / f"{name}.csv").write_text("".join(f"{key},{label}\n" for key in keys))
+    os.utime(folder / f"{name}.csv", (1, 1))
 
 
 class Steps:
     """Runs an action after a number of committed epochs."""
 
-    def __init__(self, does: dict[int, Callable[[], None]]) -> None:
+    def __init__(self, does: Mapping[int, Callable[[], object]]) -> None:
         self._does, self._seen = does, 0
 
     def __call__(self, _: object) -> None:
@@ -115,6 +117,34 @@ def test_which_files_an_epoch_sees(spark: SparkSession, tmp_path: Path) -> None:
         spark.catalog.dropTempView("frame")
 
 
+def test_a_table_is_read_again_when_its_file_has_changed(spark: SparkSession, tmp_path: Path) -> None:
+    """Its file is recognised by size and time, unless it is so young that its time may not show the next change."""
+    write_epochs(tmp_path, 7)
+    file = tmp_path / "dim" / "a.csv"
+    write_text(tmp_path / "dim", "a", [1], "old")
+    later = (1 << 32, 1 << 32)
+    query = "SELECT tx.k, ts, label, EXISTS (SELECT 1 FROM dim WHERE dim.k = tx.k) AS known FROM STREAM tx {0} dim {1}"
+    does: dict[int, Callable[[], object]] = {
+        2: lambda: write_text(tmp_path / "dim", "a", [1], "new"),
+        3: lambda: os.utime(file, (2, 2)),
+        4: lambda: (file.write_text("1,now\n"), os.utime(file, later)),
+        5: lambda: (file.write_text("1,end\n"), os.utime(file, later)),
+        6: file.unlink,
+    }
+    with Pond(spark, tmp_path / "pond", instances=2, store="memory", on_epoch=Steps(does)) as pond:
+        pond.load(
+            TX.format(folder=tmp_path)
+            + f"CREATE TEMPORARY VIEW dim (k BIGINT, label STRING) USING csv OPTIONS (path '{tmp_path}/dim');"
+        )
+        pond.add("equal", query.format("LEFT JOIN", "ON tx.k = dim.k"))
+        pond.add("longer", query.format("LEFT JOIN", "ON tx.k < dim.k + length(label) - 2"))
+        with pytest.raises(SourceError, match=r"a\.csv"):
+            pond.run(once=True)
+        expected = {second: [label, None] for second, label in enumerate(("old",) * 3 + ("new", "now", "end"), 1)}
+        assert labels(pond, "equal") == labels(pond, "longer") == expected
+        assert {(row["k"], row["known"]) for row in pond.table("equal").to_pylist()} == {(1, True), (2, False)}
+
+
 def test_a_table_of_a_database_is_read_anew_in_every_epoch(spark: SparkSession, tmp_path: Path) -> None:
     """Apache Derby, which comes with Spark."""
     write_epochs(tmp_path, 3)
@@ -150,7 +180,7 @@ def test_a_table_that_is_gone_ends_the_run_and_the_next_goes_on(spark: SparkSess
     table = tmp_path / "dim"
     write_table(table, "a", [1], "old")
 
-    def pond(does: dict[int, Callable[[], None]]) -> Pond:
+    def pond(does: Mapping[int, Callable[[], object]]) -> Pond:
         made = Pond(spark, tmp_path / "pond", instances=1, store="memory", on_epoch=Steps(does))
         made.load(
             TX.format(folder=tmp_path)

@@ -59,8 +59,13 @@ public class ArrowRows {
 
     /** The rows of a frame. */
     public static ArrowRows of(Dataset frame) {
+        return of(frame, ((org.apache.spark.sql.classic.Dataset) frame).queryExecution().toRdd());
+    }
+
+    /** The rows of a frame, which `rows` computes. */
+    public static ArrowRows of(Dataset frame, RDD rows) {
         org.apache.spark.sql.classic.Dataset of = (org.apache.spark.sql.classic.Dataset) frame;
-        return leaf(of.sparkSession(), of.queryExecution().toRdd(), DataTypeUtils.toAttributes(of.schema()));
+        return leaf(of.sparkSession(), rows, DataTypeUtils.toAttributes(of.schema()));
     }
 
     private static ArrowRows leaf(SparkSession session, RDD rows, Seq columns) {

@@ -2,6 +2,7 @@ package millpond;
 
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.SQLContext;
 import org.apache.spark.sql.execution.LogicalRDD$;
@@ -20,12 +21,11 @@ public class EpochSink implements StreamSinkProvider {
         FUNCTIONS.put(key, function);
     }
 
-    /** The rows of a batch as a frame that any plan may use: its RDD is computed now, as `foreachBatch` does first. */
-    public static Dataset rows(Dataset data) {
+    /** The rows of a batch, which `rows` computes, as a frame that any plan may use. */
+    public static Dataset frame(Dataset data, RDD rows) {
         org.apache.spark.sql.classic.Dataset batch = (org.apache.spark.sql.classic.Dataset) data;
         return org.apache.spark.sql.classic.Dataset$.MODULE$.ofRows(
-            batch.sparkSession(),
-            LogicalRDD$.MODULE$.fromDataset(batch.queryExecution().toRdd(), batch, false, false));
+            batch.sparkSession(), LogicalRDD$.MODULE$.fromDataset(rows, batch, false, false));
     }
 
     @Override

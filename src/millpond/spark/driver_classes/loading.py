@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 JAR = Path(__file__).with_name("driver_classes.jar")
 
-SOURCES = ("ArrowRows", "CatalystTrees", "EpochSink", "PlainCheckpoints", "PreferredHosts")
+SOURCES = ("ArrowRows", "CatalystTrees", "EpochSink", "PlainCheckpoints", "PreferredHosts", "TableBroadcasts")
 """The classes in the jar, by the name of their source."""
 
 

@@ -43,10 +43,12 @@ class ArrowRows:
         return cls(spark, _java(spark).ArrowRows.numbers(spark._jsparkSession, end, parts))
 
     @classmethod
-    def of(cls, frame: DataFrame) -> ArrowRows:
-        """The rows of a frame."""
+    def of(cls, frame: DataFrame, rdd: JavaObject | None = None) -> ArrowRows:
+        """The rows of a frame; `rdd`: computes them, in place of the frame's plan, where our class can be loaded."""
         spark = frame.sparkSession
-        return cls(spark, _java(spark).ArrowRows.of(frame._jdf)) if is_loaded(spark, CLASS) else _Frames(spark, frame)
+        if not is_loaded(spark, CLASS):
+            return _Frames(spark, frame)
+        return cls(spark, _java(spark).ArrowRows.of(frame._jdf, *(() if rdd is None else (rdd,))))
 
     def map(self, function: Function, columns: StructType, *, barrier: bool = False) -> ArrowRows:
         """The batches that a function makes of those of each partition; `barrier`: all its tasks run at one time."""

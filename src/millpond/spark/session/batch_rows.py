@@ -24,25 +24,48 @@ SINK = "millpond.EpochSink"
 
 
 class BatchRows:
-    """The rows of a batch; `session` is the clone of the user's session that reads them.
+    """The rows of a batch; `session` is the clone of the user's session that reads them."""
 
-    `batch`: the batch as Spark passes it to our sink, which no other plan may contain.
+    def __init__(self, frame: DataFrame) -> None:
+        self.session, self._frame = frame.sparkSession, frame
+
+    @property
+    def frame(self) -> DataFrame:
+        """The rows as a frame."""
+        return self._frame
+
+    @property
+    def arrow_rows(self) -> ArrowRows:
+        """The rows for functions on Arrow batches."""
+        return ArrowRows.of(self._frame)
+
+
+class _SinkRows(BatchRows):
+    """The rows of a batch as Spark passes it to our sink, which no other plan may contain.
+
+    `tables`: the broadcasts of joined tables, which all batches of a query share.
     """
 
-    def __init__(self, session: SparkSession, make: Callable[[], DataFrame], batch: DataFrame | None = None) -> None:
-        self.session, self._make, self._batch = session, make, batch
+    def __init__(self, batch: DataFrame, tables: JavaObject) -> None:
+        super().__init__(batch)
+        self._tables = tables
 
     @cached_property
     def frame(self) -> DataFrame:
         """The rows as a frame; its RDD is computed at the first use."""
-        return self._make()
+        assert self.session._jvm is not None
+        return ClassicFrame(self.session._jvm.millpond.EpochSink.frame(self._frame._jdf, self._rdd), self.session)
 
     @property
     def arrow_rows(self) -> ArrowRows:
         """The rows for functions on Arrow batches, without a frame, which Spark would analyse and plan once more."""
-        if self._batch is None or not is_loaded(self.session, arrow_rows.CLASS):
+        if not is_loaded(self.session, arrow_rows.CLASS):
             return ArrowRows.of(self.frame)
-        return ArrowRows.of(self._batch)
+        return ArrowRows.of(self._frame, self._rdd)
+
+    @cached_property
+    def _rdd(self) -> JavaObject:
+        return self._tables.rows(self._frame._jdf)
 
 
 Call: TypeAlias = Callable[[BatchRows, int], None]
@@ -53,7 +76,7 @@ def calling(frame: DataFrame, call: Call) -> DataStreamWriter:
     """The writer of a streaming query over `frame` that calls a function with each batch."""
     spark = frame.sparkSession
     if not is_loaded(spark, SINK):  # the driver's class loader accepts no further jars
-        return frame.writeStream.foreachBatch(lambda made, n: call(BatchRows(made.sparkSession, lambda: made), n))
+        return frame.writeStream.foreachBatch(lambda made, n: call(BatchRows(made), n))
     key, jvm = uuid4().hex, spark._jvm
     assert jvm is not None
     ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
@@ -67,17 +90,15 @@ class _Function:
     def __init__(self, spark: SparkSession, call: Call) -> None:
         self._spark, self._call = spark, call
         self._session: SparkSession | None = None
+        self._tables: JavaObject | None = None
 
     def call(self, batch: JavaObject, number: int) -> None:
         """Spark calls this for each batch; all batches of a query have one session."""
-        jvm: Any = self._spark._jvm
-        session = self._session
-        if session is None:
-            session = self._session = SparkSession(self._spark.sparkContext, batch.sparkSession())
-        rows = BatchRows(
-            session, lambda: ClassicFrame(jvm.millpond.EpochSink.rows(batch), session), ClassicFrame(batch, session)
-        )
-        self._call(rows, number)
+        if self._session is None or self._tables is None:
+            jvm: Any = self._spark._jvm
+            self._session = SparkSession(self._spark.sparkContext, batch.sparkSession())
+            self._tables = jvm.millpond.TableBroadcasts()
+        self._call(_SinkRows(ClassicFrame(batch, self._session), self._tables), number)
 
     class Java:
         """The interface's name, for py4j."""

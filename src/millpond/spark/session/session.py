@@ -116,7 +116,7 @@ SETTINGS = (
         "spark.buffer.pageSize",
         "2m",
         When.LAUNCH,
-        "each epoch broadcasts the tables that it joins, each in a page; Spark takes up to 64 MB for one of ten rows",
+        "each table that is broadcast takes a page; Spark takes up to 64 MB for one of ten rows",
     ),
     Setting("spark.python.worker.reuse", "true", When.LAUNCH, "a fork per task is dear"),
     Setting(
