@@ -81,3 +81,13 @@ def test_what_cannot_be_asked_of_it_is_refused(tmp_path: Path) -> None:
         ForkedProgram(program(tmp_path, ""), preexec_fn=os.setsid)
     with pytest.raises(ValueError, match="a module or a file"):
         ForkedProgram(["-c", ""])
+
+
+def test_it_inherits_open_files(tmp_path: Path) -> None:
+    words = program(tmp_path, "import os, sys; print([os.read(int(word), 9) for word in sys.argv[1:]])")
+    with (tmp_path / "a").open("w+b") as a, (tmp_path / "b").open("w+b") as b:
+        for file in (a, b):
+            file.write(file.name[-1].encode())
+            file.seek(0)
+        numbers = [a.fileno(), b.fileno()]
+        assert run_forked([*words, *numbers], pass_fds=numbers).stdout == b"[b'a', b'b']\n"

@@ -7,6 +7,7 @@ and restart theirs around a fork.
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import importlib
 import json
@@ -17,6 +18,7 @@ import socket
 import sys
 import tempfile
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 MODULES = ("pandas", "pyspark.sql", "millpond.cli", "millpond.service.server.app", "millpond.testing.sink_program",
@@ -24,16 +26,16 @@ MODULES = ("pandas", "pyspark.sql", "millpond.cli", "millpond.service.server.app
 """What the programs of tests import."""
 
 
-def main(descriptor: int) -> dict[str, Any]:
+def main(descriptor: int, modules: Sequence[str]) -> dict[str, Any]:
     """Load the modules and fork a process for each request; returns in the forked process, with its request."""
-    for name in MODULES:
+    for name in modules or MODULES:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests and their programs
     with socket.socket(fileno=descriptor) as requests:
         while True:
-            head, files, *_ = socket.recv_fds(requests, 8, 3)
+            head, files, *_ = socket.recv_fds(requests, 8, 8)
             if len(head) != 8:
                 sys.exit()
             body = b""
@@ -46,10 +48,14 @@ def main(descriptor: int) -> dict[str, Any]:
             for file in files:
                 os.close(file)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
-    for number, file in enumerate(files):
+    request = dict(json.loads(body))
+    above = [fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 1 + max(request["files"])) for file in files]
+    for file in files:
+        os.close(file)
+    for number, file in zip(request["files"], above, strict=True):
         os.dup2(file, number)
         os.close(file)
-    return dict(json.loads(body))
+    return request
 
 
 def forked() -> int:
@@ -99,4 +105,4 @@ def run(request: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    run(main(int(sys.argv[1])))
+    run(main(int(sys.argv[1]), sys.argv[2:]))

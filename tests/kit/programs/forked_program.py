@@ -13,22 +13,27 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 _SUBREAPER = 36
 """`PR_SET_CHILD_SUBREAPER` of `prctl`: orphans among the descendants become children of this process."""
 
 _lock = threading.Lock()
-_server: socket.socket | None = None
+_servers = dict[type["ForkedProgram"], socket.socket]()
 
 
 class ForkedProgram(subprocess.Popen[Any]):
     """A `Popen` of the Python program `words`: `-m MODULE` or a file, and its arguments.
 
-    On systems other than Linux the program starts in a new interpreter.
+    On systems other than Linux the program starts in a new interpreter. A subclass has a process of its own from which
+    its programs are forked, which imports `modules`, if any are named, in an environment with these variables.
     """
+
+    modules: tuple[str, ...] = ()
+    variables: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, words: Sequence[object], **how: Any) -> None:
         self._words = [str(word) for word in words]
@@ -45,16 +50,17 @@ class ForkedProgram(subprocess.Popen[Any]):
             start_new_session: bool, *newer: Any,
         ) -> None:  # fmt: skip
             """What `Popen` calls to start the process, with its ends of the pipes, or -1 for its own files."""
-            if preexec_fn is not None or pass_fds or shell:
-                raise ValueError("A forked program takes no preexec_fn, pass_fds or shell.")
+            if preexec_fn is not None or shell:
+                raise ValueError("A forked program takes no preexec_fn or shell.")
+            files = [mine if given == -1 else given for mine, given in enumerate((p2cread, c2pwrite, errwrite))]
             request = {
                 "words": self._words,
                 "env": dict(os.environ if env is None else env),
                 "cwd": os.path.abspath(os.getcwd() if cwd is None else cwd),
                 "new_session": start_new_session,
+                "files": [0, 1, 2, *pass_fds],
             }
-            files = [mine if given == -1 else given for mine, given in enumerate((p2cread, c2pwrite, errwrite))]
-            self.pid = _forked(request, files)
+            self.pid = _forked(type(self), request, [*files, *pass_fds])
             self._child_created = True
             close: Any = getattr(self, "_close_pipe_fds")  # noqa: B009 - no part of the types
             close(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
@@ -74,27 +80,28 @@ def run_forked(
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-def _forked(request: dict[str, Any], files: list[int]) -> int:
+def _forked(kind: type[ForkedProgram], request: dict[str, Any], files: list[int]) -> int:
     """The process id of a new child of this process, which runs the requested program."""
-    global _server
     with _lock:
-        if _server is None:
-            _server = _start()
+        if kind not in _servers:
+            _servers[kind] = _start(kind)
         body = json.dumps(request).encode()
         with _adopting():
-            socket.send_fds(_server, [len(body).to_bytes(8, "big")], files)
-            _server.sendall(body)
-            answer = _server.recv(8)
+            socket.send_fds(_servers[kind], [len(body).to_bytes(8, "big")], files)
+            _servers[kind].sendall(body)
+            answer = _servers[kind].recv(8)
     if len(answer) != 8:
         raise ChildProcessError("The process that forks programs has ended.")
     return int.from_bytes(answer, "big")
 
 
-def _start() -> socket.socket:
+def _start(kind: type[ForkedProgram]) -> socket.socket:
     mine, theirs = socket.socketpair()
     with theirs:
-        command = [sys.executable, "-m", "kit.programs.fork_program", str(theirs.fileno())]
-        subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+        command = [sys.executable, "-m", "kit.programs.fork_program", str(theirs.fileno()), *kind.modules]
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env={**os.environ, **kind.variables}
+        )  # fmt: skip
     return mine
 
 

@@ -29,7 +29,7 @@ MOST_TOLD = 300
 _KEPT = 4096
 _CHUNK = 1 << 20
 _READS = 8
-_ONE_THREAD = {
+ONE_THREAD = {
     # so that the memory limit counts the function's memory, not reserves of allocators and thread pools
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "MALLOC_ARENA_MAX": "1",
@@ -38,6 +38,7 @@ _ONE_THREAD = {
     "POLARS_MAX_THREADS": "1",
     "PYTHONUNBUFFERED": "1",
 }
+"""Environment variables of a child."""
 
 
 class ChildFailed(Exception):
@@ -61,7 +62,7 @@ class Child:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "millpond.runtime.functions.child", str(shared.fileno())],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
-                env=os.environ | _ONE_THREAD | {"PYTHONPATH": os.pathsep.join(path)},
+                env=os.environ | ONE_THREAD | {"PYTHONPATH": os.pathsep.join(path)},
                 pass_fds=(shared.fileno(),), start_new_session=True,
             )  # fmt: skip
         self._stderr: deque[bytes] = deque()

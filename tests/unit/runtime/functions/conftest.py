@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from kit.programs.forked_functions import FORKING
 from millpond.model.functions import UserFunction
+from millpond.runtime.functions import process
 from millpond.runtime.functions.host import FunctionHost
 
 Declare = Callable[..., UserFunction]
@@ -16,6 +18,17 @@ Declare = Callable[..., UserFunction]
 @pytest.fixture(autouse=True)
 def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+@pytest.fixture
+def new_interpreters() -> None:
+    """Children start as they do outside of tests."""
+
+
+@pytest.fixture(autouse=True)
+def _forked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "new_interpreters" not in request.fixturenames:
+        monkeypatch.setattr(process, "subprocess", FORKING)
 
 
 @pytest.fixture(scope="module")

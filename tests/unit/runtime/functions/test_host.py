@@ -130,6 +130,7 @@ def test_the_deadline_of_a_holistic_function_is_for_one_key(declare: Declare, mo
         assert child._remaining_seconds(began_us, 3000) == 2.0
 
 
+@pytest.mark.usefixtures("new_interpreters")
 def test_after_a_failure_a_new_process_answers(declare: Declare) -> None:
     with FunctionHost() as host:
         function = declare("leaves")
