@@ -625,11 +625,11 @@ def test_a_query_that_needs_what_is_kept_answers_the_windows_that_are_open(tmp_p
     run = Changing(tmp_path, [twenty], 2)
     for rows in epochs[:18]:
         run.epoch([rows])
-    starts = {}
+    starts, firsts = {}, {}
     for asked in (ten, fine, other):
         change = validate.add(run.between(), asked)
         price = price_of(run.between(), change, run.pond.setting)
-        starts[asked.name] = change.since_us, price.cost
+        starts[asked.name], firsts[asked.name] = (change.since_us, price.cost), price.first
         run.change(change)
     newest = max(row["ts"] for row in epochs[17])
     # the watermark is at 12.9 s: the window that ends at 20 s is open, and its slices begin at 0
@@ -637,6 +637,12 @@ def test_a_query_that_needs_what_is_kept_answers_the_windows_that_are_open(tmp_p
     assert starts["fine"] == starts["other"] == (newest + 1, COMPLETE_LATER)
     for rows in epochs[18:]:
         run.epoch([rows])
+    # of ten, the window that ends at 10 s was closed before
+    assert firsts == {
+        name: tuple(one * SECOND for one in times)
+        for name, times in {"ten": (10, 20, 25), "fine": (20, 35, 40), "other": (20, 30, 35)}.items()
+    }
+    assert len(run.naive.rows(epochs, drained=True)["ten"]) == 2
     assert run.check(epochs, "covered") == 4 + 2 + 2 + 1
 
 

@@ -12,7 +12,7 @@ from millpond.reconfigure.catalog import applied
 from millpond.reconfigure.changes import Add, Alter, Change, Shadow
 from millpond.reconfigure.placement_changes import Moved, moved_by
 from millpond.reconfigure.validate import KnownPond
-from millpond.runtime.epoch import Setting, watermarks
+from millpond.runtime.epoch import Setting, closed_until, watermarks
 from millpond.runtime.inputs.replay import recalled_bytes
 from millpond.runtime.task.task_values import Watermark
 
@@ -91,11 +91,11 @@ def _price_of(pond: KnownPond, change: Change, setting: Setting) -> Price:
         return Price(COMPLETE_AT_ONCE if backfilled else AT_ONCE, None, rereads, freed, effective_n=effective_n)
     assert isinstance(change, Add | Alter | Shadow)
     marks = watermarks(pond.manifest)
-    seen = [marks.get(stream, Watermark()).max_time_us for stream in change.stored.query.streams]
+    query, again = change.stored.query, isinstance(change, Add) and isinstance(change.backfill_us, int)
+    seen = [marks.get(stream, Watermark()).max_time_us for stream in query.streams]
     newest = max((time for time in seen if time is not None), default=None)
-    first = first_window(change.stored.query, since)
+    first = first_window(query, since, None if again else closed_until(query, pond.manifest))
     covered = newest is not None and (since if first is None else first.start_us) <= newest
     cost = COMPLETE_AT_ONCE if covered else COMPLETE_LATER
-    again = isinstance(change, Add) and isinstance(change.backfill_us, int)
     recalled = 0 if again else recalled_bytes(after.plan, after.recalled, pond.manifest)
     return Price(cost, since, rereads, freed, effective_n=effective_n, recalled=recalled, first=first)

@@ -14,6 +14,8 @@ from millpond.log.records import STATE, ChangeRecord, EpochRecord, Fates, Offset
 from millpond.model.change_history import Scaled
 from millpond.model.change_json import MapChange, change_to_json
 from millpond.model.expressions import Literal
+from millpond.model.query import Query
+from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
 from millpond.model.windows import RUNNING
 from millpond.placement.alignment import Owners
@@ -98,6 +100,11 @@ def watermarks(manifest: Manifest) -> dict[str, Watermark]:
         stream: Watermark(manifest.max_time.get(stream, {}).get(ANY_PARTITION), manifest.watermark_floor.get(stream))
         for stream in streams
     }
+
+
+def closed_until(query: AnyQuery, manifest: Manifest) -> int | None:
+    """The watermark of a query over one stream: windows that end by then are closed; None: there is none yet."""
+    return watermarks(manifest).get(query.stream, Watermark()).at(query.delay_us) if isinstance(query, Query) else None
 
 
 def time_lines(setting: Setting, manifest: Manifest, idle: Idle) -> dict[str, TimeLine]:

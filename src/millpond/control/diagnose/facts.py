@@ -37,7 +37,7 @@ from millpond.plan.groups.build import build_plan
 from millpond.plan.options.first_complete_window import first_window
 from millpond.reconfigure.catalog import complete_from, version_name
 from millpond.reconfigure.inner_reports import seen_quarantine, seen_record
-from millpond.runtime.epoch import watermarks
+from millpond.runtime.epoch import closed_until, watermarks
 from millpond.runtime.fold.next_due import Due
 from millpond.runtime.gather.lateness import ANY_PARTITION
 from millpond.runtime.inspect.next_close import next_due
@@ -156,7 +156,7 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
     mark_us, due, slower = None, None, query.streams[0]
     if isinstance(query, Query):
         group, plan = build_plan(spec.queries, spec.since, spec.left).of_query(name)
-        mark_us = watermarks(manifest).get(query.stream, Watermark()).at(query.delay_us)
+        mark_us = closed_until(query, manifest)
         if not query.updating and name not in spec.left.halted:  # updates are emitted with their events
             holding = maps_in(spec, manifest)[0].instances
             due = truth.sections(lambda now: next_due(group, plan, now, truth.files(), holding))

@@ -223,7 +223,7 @@ class HostedPond:
             added = pond.add(request.name, request.text, sink=sink, late=late, who=who, **more)
             if self._reader.now() is None:
                 self._begin(pond, request.name)
-        return replace(self._recorded("add", request.name), what=added.sink.path)
+        return replace(self._recorded("add", request.name, bool(request.backfill)), what=added.sink.path)
 
     def version(self, kind: str, name: str, version: Version, who: str, dry_run: bool) -> Changed | Priced:
         """Add a new version of a query: as a replacement (`alter`) or beside it (`shadow`)."""
@@ -312,12 +312,12 @@ class HostedPond:
         more = {field: getattr(request, field) for field in fields}
         return _priced(pond.price_of(kind, name, request.text, **more))
 
-    def _recorded(self, kind: str, name: str) -> Changed:
+    def _recorded(self, kind: str, name: str, backfilled: bool = False) -> Changed:
         """The newest change of that kind: the one that was just made, or a later one."""
         for event in self._reader.history(64):
             if (event.kind, event.name) == (kind, name):
                 what = {"scale": str(event.value), "move": event.text}.get(kind)
-                first = self._reader.first_window(name, event.complete_from_us)
+                first = self._reader.first_window(name, event.complete_from_us, backfilled)
                 return Changed(kind, name, event.record, event.complete_from_us, what, first)
         return Changed(kind, name)
 

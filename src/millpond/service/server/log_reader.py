@@ -30,7 +30,7 @@ from millpond.reconfigure.catalog import complete_from, history, in_force, query
 from millpond.reconfigure.changes import Add, Alter, Change, Feed, Halt, SetParameter, Shadow, kind_name
 from millpond.reconfigure.inner_reports import parameters_of_steps, seen_quarantine
 from millpond.reconfigure.lifecycle import HALTED, current, state_in
-from millpond.runtime.epoch import watermarks
+from millpond.runtime.epoch import closed_until, watermarks
 from millpond.runtime.inputs.parameter_feeds import fed_values
 from millpond.service.api.messages import (
     ColumnShown,
@@ -138,14 +138,20 @@ class LogReader:
             shown.append(Parameter(name, plain_of(constant), constant.type, source, record))
         return shown
 
-    def first_window(self, name: str, complete_from_us: int | None) -> First | None:
-        """The first complete window that a query in force, or its shadow, emits; None: see `messages.First`."""
+    def first_window(self, name: str, complete_from_us: int | None, backfilled: bool = False) -> First | None:
+        """The first complete window that a query in force, or its shadow, emits; None: see `messages.First`.
+
+        `backfilled`: the query also emits windows that were closed when it was added.
+        """
         found = self.now()
         if found is None:
             return None
         names = (found[1].left.shadows.get(name, name), name)
         query = next((query for one in names for query in found[1].all_queries if query.name == one), None)
-        first = None if query is None else first_window(query, complete_from_us)
+        if query is None:
+            return None
+        closed = None if backfilled else closed_until(query, found[0].manifest)
+        first = first_window(query, complete_from_us, closed)
         return None if first is None else First(*first)
 
     def functions(self, newest: Iterable[UserFunction]) -> list[FunctionShown]:
