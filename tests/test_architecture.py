@@ -148,6 +148,8 @@ LAZY_IMPORTS: frozenset[tuple[str, str]] = frozenset(
         ("control/commands/dead_letters.py", "millpond.followers.sinks.kafka_publisher"),
         ("service/console/loading.py", "millpond.service.console.site"),
         ("service/server/metrics/otel_collector.py", "millpond.service.server.metrics.otel_export"),
+        ("service/terminal/sql_shell.py", "millpond.service.postgres.endpoint"),
+        ("service/terminal/sql_shell.py", "millpond.service.server.process"),
         ("service/terminal/sql_shell.py", "psycopg"),
         ("service/terminal/commands.py", "millpond.control.commands.autoscale"),
         ("service/terminal/commands.py", "millpond.service.api.client"),

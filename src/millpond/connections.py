@@ -20,6 +20,7 @@ import ipaddress
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Literal, TypeVar
 from urllib.parse import urlsplit
@@ -227,7 +228,10 @@ def offered_target(
     """
     what = _TARGETS[kind]
     if name is None or target is None:
-        raise QueryRefused(f"The sink {kind} needs a connection and a {what}.", f"Name both: --connection, --{what}.")
+        cure = f"Name both: --connection, --{what}."
+        if offers := _offers(kind, environ):
+            cure += f" The operator offers {offers}."
+        raise QueryRefused(f"The sink {kind} needs a connection and a {what}.", cure)
     check_target(kind, name, target, environ)
     return name, target
 
@@ -270,8 +274,7 @@ def named(name: str | None, kind: str, shape: type[T], environ: Mapping[str, str
             f"Let {VARIABLE} name a JSON file of connections; docs/guide/kafka.md shows one.",
         )
     try:
-        texts = msgspec.json.decode(_text(place), type=dict[str, msgspec.Raw])
-        known = {one: text for one, text in texts.items() if msgspec.json.decode(text, type=_Kind).kind == kind}
+        known = _of_kind(kind, place)
         if name is None and len(known) == 1:
             (name,) = known
         if name in known:
@@ -281,6 +284,23 @@ def named(name: str | None, kind: str, shape: type[T], environ: Mapping[str, str
     what = f"There is no connection {name}" if name is not None else "No connection is named, of several"
     has = f"{place} has {', '.join(sorted(known)) or 'none'} of the kind {kind}"
     raise SetupError(f"{what}; {has}.", "Name one of them.")
+
+
+def _of_kind(kind: str, place: str) -> dict[str, msgspec.Raw]:
+    """The connections of a kind in a file, as JSON by name."""
+    texts = msgspec.json.decode(_text(place), type=dict[str, msgspec.Raw])
+    return {one: text for one, text in texts.items() if msgspec.json.decode(text, type=_Kind).kind == kind}
+
+
+def _offers(kind: str, environ: Mapping[str, str] | None) -> str:
+    """The targets that the operator offers, by connection; an empty text if there are none, or no readable file."""
+    place = (os.environ if environ is None else environ).get(VARIABLE)
+    with suppress(msgspec.MsgspecError, SetupError):
+        known = {} if place is None else _of_kind(kind, place)
+        decoded = {name: msgspec.json.decode(text, type=_Offers) for name, text in known.items()}
+        targets = {name: getattr(one, f"{_TARGETS[kind]}s") for name, one in decoded.items()}
+        return "; ".join(f"{', '.join(found)} of {name}" for name, found in targets.items() if found)
+    return ""
 
 
 def is_loopback(host: str) -> bool:

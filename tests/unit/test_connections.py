@@ -143,7 +143,7 @@ def test_topics_are_for_the_network_if_the_operator_says_so(tmp_path: Path) -> N
     assert offered_target("kafka", "prod", "fraud-eu", environ) == ("prod", "fraud-eu")
     for name, topic, why in (
         ("prod", "orders", "It offers alerts, fraud-*"), ("other", "alerts", '"topics": ["alerts"]'),
-        (None, "alerts", "--connection"), ("prod", None, "--topic"),
+        (None, "alerts", "--connection"), ("prod", None, "offers alerts, fraud-* of prod."),
     ):  # fmt: skip
         with pytest.raises(QueryRefused) as refused:
             offered_target("kafka", name, topic, environ)

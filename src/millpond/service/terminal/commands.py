@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -23,8 +24,10 @@ from millpond.service.terminal.parse_arguments import assigned, selected
 from millpond.service.terminal.serve_arguments import Range, Target, host_and_port, policy_of
 from millpond.service.terminal.text import (
     change_lines,
+    columns,
     diff_lines,
     event_line,
+    folded,
     function_line,
     parameter_line,
     printable,
@@ -465,8 +468,8 @@ def _lines(found: object, as_json: bool, lines: Iterable[str], none: str = "") -
     if as_json:
         typer.echo(msgspec.json.encode(found).decode())
     else:
-        text = "\n".join(lines)
-        typer.echo("\n".join(printable(part.expandtabs(4)) for part in text.split("\n")) or none, err=not text)
+        text = "\n".join(printable(part.expandtabs(4)) for part in "\n".join(lines).split("\n"))
+        typer.echo(folded(text, columns() if sys.stdout.isatty() else None) or none, err=not text)
 
 
 @contextmanager

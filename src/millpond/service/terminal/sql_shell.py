@@ -1,7 +1,8 @@
 """The command `millpond sql`: a shell for the SQL of a served pond.
 
-The endpoint of `serve --pg` answers SELECT, SHOW and DESCRIBE. Statements that change queries become the requests of
-`millpond add`, `alter` and `drop`, after a dry run that shows the price.
+The endpoint of `serve --pg` answers SELECT, SHOW and DESCRIBE. If the service has none, the shell starts one for
+itself, which reads the pond's log and store. Statements that change queries become the requests of `millpond add`,
+`alter` and `drop`, after a dry run that shows the price.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
+from time import sleep
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional
 
 import msgspec
@@ -25,11 +28,12 @@ from millpond.service.api.messages import Changed, Priced, QueryShown
 from millpond.service.api.service_files import TOKEN_VARIABLE, URL_VARIABLE, only_pond, places_of
 from millpond.service.postgres.client_sql import distinct_names, statements_of
 from millpond.service.terminal import commands
-from millpond.service.terminal.serve_arguments import host_and_port
+from millpond.service.terminal.serve_arguments import StoreAddress, host_and_port
 from millpond.service.terminal.text import change_lines, printable, table_lines
 from millpond.version import install
 
 if TYPE_CHECKING:
+    from millpond.log.places.address import Given
     from millpond.service.api.client import Client
 
 try:
@@ -68,6 +72,7 @@ _OPTIONS = {
 _VERSIONED = ("deduplicate", "deduplicate_within")
 """The arguments of `Client.alter` among them."""
 _CONNECT_SECONDS = 10
+_START_SECONDS, _PAUSE_SECONDS = 30, 0.1
 
 
 class Change(NamedTuple):
@@ -200,7 +205,7 @@ class Endpoint:
         try:
             import psycopg
         except ModuleNotFoundError as error:
-            raise SetupError(f"The SQL shell needs psycopg: {error}.", f"Run `{install('postgres')}`.") from error
+            raise SetupError(f"The SQL shell needs psycopg: {error}.", f"Run `{install('sql')}`.") from error
         self._psycopg, self._find = psycopg, find
         self._connection: psycopg.Connection[Any] | None = None
         self._address: Address | None = None
@@ -355,19 +360,49 @@ def completions(words: set[str], text: str) -> list[str]:
     return sorted((word for word in words if word.lower().startswith(text.lower())), key=str.lower)
 
 
+@contextmanager
+def own_endpoint(pond: Given, store: str, token: str) -> Iterator[Address]:
+    """An endpoint for this shell alone, which reads the pond at an address; `store`: where served rows are kept.
+
+    Raises:
+        SetupError: DuckDB, or the libraries of the service, are missing; or the endpoint does not start.
+    """
+    try:
+        from millpond.service.postgres.endpoint import Endpoint as Listener
+        from millpond.service.server.process import Web
+    except ModuleNotFoundError as error:
+        raise SetupError(f"The SQL shell needs more libraries: {error}.", f"Run `{install('serve')}`.") from error
+    listener = Listener(pond, store, Web())
+    with listener.running(token):
+        for _ in range(round(_START_SECONDS / _PAUSE_SECONDS)):
+            with suppress(OSError), socket.create_connection(("127.0.0.1", listener.port), _PAUSE_SECONDS):
+                break
+            sleep(_PAUSE_SECONDS)
+        else:
+            raise SetupError("The SQL endpoint of this shell does not start.", "See the lines above.")
+        yield Address(f"127.0.0.1:{listener.port}", token, None)
+
+
 def _address(
-    folder: Path | None, url: str | None, pg: str | None, token: str | None, authority: Path | None
+    folder: Path | None, url: str | None, pg: str | None, token: str | None, authority: Path | None,
+    start: Callable[[Given, str], Address],
 ) -> Address:  # fmt: skip
-    """Where SQL is answered: at `pg`, else by the leader that serves the pond of a folder now."""
+    """Where SQL is answered: at `pg`, else by the leader that serves the pond of a folder now, else by an endpoint that
+    `start` starts for the pond.
+    """
     if folder is None and pg is None and url is not None:
-        raise SetupError("--url does not say where SQL is answered.", "Give --pg too.")
+        raise SetupError(
+            "--url does not say where SQL is answered.",
+            "Start the service with --pg, and give that address as --pg too. Or name the pond's folder: --checkpoint.",
+        )
     token, certificate = token or os.environ.get(TOKEN_VARIABLE), None if authority is None else str(authority)
     if pg is None or token is None:
-        places = places_of(folder or only_pond())
+        pond = folder or only_pond()
+        places = places_of(pond)
         leader = places.known_leader()
         token, certificate = token or places.known_secret(), certificate or leader.certificate
         if (pg := pg or leader.pg) is None:
-            raise SetupError(f"The service at {leader.url} answers no SQL.", "Start it with --pg 127.0.0.1:0.")
+            return start(pond, token)
     return Address(pg, token, certificate)
 
 
@@ -393,9 +428,11 @@ def add_sql(app: typer.Typer) -> None:
             typer.Option("--pg", metavar="HOST:PORT,…", help="Where the service answers SQL [default: from DIR]."),
         ] = None,
         checkpoint: commands.Folder = None, url: commands.Url = None, token: commands.Token = None,
-        ca: commands.Trusted = None, as_json: commands.Json = False,
+        ca: commands.Trusted = None, as_json: commands.Json = False, store: StoreAddress = "lmdb",
     ) -> None:  # fmt: skip
         """Query and change a served pond with SQL.
+
+        Reads from `serve --pg` or, without it, from the pond's folder and store.
 
         Without -c, statements are read from standard input: from a terminal each ends with a semicolon, and a script
         ends at its first error.
@@ -406,16 +443,16 @@ def add_sql(app: typer.Typer) -> None:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         if checkpoint is None:
             url = url or os.environ.get(URL_VARIABLE)
-        endpoint = cache(lambda: Endpoint(partial(_address, checkpoint, url, pg, token, ca)))
-        shell = Shell(
-            partial(_client, checkpoint, url, pg, token, ca), endpoint, width, as_json,
-            (lambda: typer.confirm("Apply it?")) if interactive else None, dry_run,
-        )  # fmt: skip
-        try:
+        with ExitStack() as ending:
+            own = cache(lambda pond, token: ending.enter_context(own_endpoint(pond, store, token)))
+            start = lambda pond, token: own(str(pond), token)  # noqa: E731
+            endpoint = cache(lambda: Endpoint(partial(_address, checkpoint, url, pg, token, ca, start)))
+            shell = Shell(
+                partial(_client, checkpoint, url, pg, token, ca), endpoint, width, as_json,
+                (lambda: typer.confirm("Apply it?")) if interactive else None, dry_run,
+            )  # fmt: skip
+            ending.callback(lambda: endpoint().close() if endpoint.cache_info().currsize else None)
             if command is None:
                 shell.loop()
             for text in command or ():
                 shell.run(text)
-        finally:
-            if endpoint.cache_info().currsize:
-                endpoint().close()

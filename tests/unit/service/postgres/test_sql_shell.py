@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 from millpond.cli import app
 from millpond.errors import NotServingError, QueryRefused, RequestError, SetupError
 from millpond.service.api.messages import Changed, QueryShown
+from millpond.service.api.service_files import Leader, Places
 from millpond.service.terminal.commands import _lines
 from millpond.service.terminal.sql_shell import Address, Change, Endpoint, Shell, change_of
 from millpond.service.terminal.text import table_lines
@@ -52,6 +53,16 @@ def test_the_shell_asks_the_new_leader_after_a_takeover(served: Any) -> None:
     del leaders[0]
     assert endpoint.rows("SELECT 3 AS x") == (["x"], [(3,)])
     endpoint.close()
+
+
+def test_the_shell_starts_an_endpoint_for_a_service_without_one(served: Any) -> None:
+    places = Places(served.folder)
+    places.make()
+    (places.folder / "token").write_text(served.token)
+    places.write_leader(Leader("http://127.0.0.1:1", os.getpid(), "writer"))
+    where = ["--checkpoint", str(served.folder), "--json", "-c", "SELECT page, n FROM visits WHERE page = 'it''s'"]
+    done = CliRunner().invoke(app, ["sql", *where])
+    assert (done.exception, done.output) == (None, '{"page":"it\'s","n":1}\n')
 
 
 def cut(endpoint: Endpoint) -> None:

@@ -167,6 +167,19 @@ def test_what_a_move_waits_for_is_told_while_it_waits(monkeypatch: pytest.Monkey
         assert told.wait(60)
 
 
+def test_long_lines_are_wrapped_between_words_at_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = " ".join(["window(ts,"] * 20)
+    commands._lines(None, False, [line])
+    assert capsys.readouterr().out == f"{line}\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(commands, "columns", lambda: 80)
+    commands._lines(None, False, [line])
+    found = capsys.readouterr().out.splitlines()
+    assert max(map(len, found)) <= 80 and " ".join(found).split() == line.split()
+
+
 def test_rows_are_printed_as_lines_of_json(monkeypatch: pytest.MonkeyPatch) -> None:
     def rows(name: str, after: str | None) -> list[dict[str, Any]]:
         return [{"query": name, "after": after}, {"n": 1.5}]
