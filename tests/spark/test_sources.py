@@ -1,7 +1,8 @@
-"""Sources of packages, ORC files and tables of Delta Lake in a pond: what is read, and what is refused."""
+"""Sources of packages, ORC files, tables of Delta Lake and Iceberg in a pond: what is read, and what is refused."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,6 +10,9 @@ import pyarrow.json as pj
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyarrow import orc
+from pyiceberg.catalog import load_catalog
+from pyiceberg.schema import Schema
+from pyiceberg.types import IntegerType, NestedField, StringType, TimestamptzType
 from pyspark.sql import SparkSession
 
 from kit.inputs.plugin_packages import install_plugin
@@ -119,5 +123,52 @@ def test_rows_that_are_appended_to_a_table_of_delta_are_read_once(spark: SparkSe
         pond.run(once=True)
         assert rows(tmp_path / "out") == [("c0", 2), ("c0", 4), ("c0", 6), ("c1", 1), ("c1", 3), ("c1", 5)]
         DeltaTable(str(tmp_path / "in")).delete("n = 5")
+        with pytest.raises(InputError, match="deletes or changes rows"):
+            pond.run(once=True)
+
+
+ICEBERG = DELTA.replace("USING delta", "USING iceberg")
+
+
+def test_rows_that_are_appended_to_a_table_of_iceberg_are_read_once(spark: SparkSession, tmp_path: Path) -> None:
+    uris = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
+    catalog = load_catalog("lake", **uris)
+    catalog.create_namespace("s")
+    kinds = {"n": IntegerType(), "ts": TimestamptzType(), "c": StringType()}
+    columns = (NestedField(place, name, kind) for place, (name, kind) in enumerate(kinds.items(), 1))
+    table = catalog.create_table("s.t", Schema(*columns))
+    metadata = tmp_path / "in/metadata"
+    metadata.mkdir(parents=True)
+
+    def publish() -> None:
+        """Number the metadata as a Hadoop catalog does; workers do not know the catalog."""
+        shutil.copy(
+            table.metadata_location.removeprefix("file://"), metadata / f"v{len([*metadata.iterdir()])}.metadata.json"
+        )
+
+    def append(*numbers: int) -> None:
+        times = pa.array([1_700_000_000_000_000 + n for n in numbers], pa.timestamp("us", "UTC"))
+        columns = {"c": [f"c{n % 2}" for n in numbers], "ts": times, "n": pa.array(numbers, pa.int32())}
+        table.append(pa.table(columns))
+        publish()
+
+    def opened() -> Pond:
+        pond = Pond(spark, tmp_path / "pond")
+        pond.load(ICEBERG.format(folder=tmp_path))
+        return pond
+
+    append(0, 1, 2)
+    append(3)
+    with opened() as pond:
+        pond.run(once=True)
+        assert "added to its table are read with Arrow" in explain(pond.plan, pond.streams)
+    assert rows(tmp_path / "out") == [("c0", 2), ("c1", 1), ("c1", 3)]
+    append(4)
+    append(6)
+    with opened() as pond:
+        pond.run(once=True)
+        assert rows(tmp_path / "out") == [("c0", 2), ("c0", 4), ("c0", 6), ("c1", 1), ("c1", 3)]
+        table.delete("n = 6")
+        publish()
         with pytest.raises(InputError, match="deletes or changes rows"):
             pond.run(once=True)

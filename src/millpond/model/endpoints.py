@@ -51,6 +51,9 @@ class SourceKind(msgspec.Struct, frozen=True, kw_only=True):
     files: bool = False
     """Whether the source is a folder of files, so that it needs a `path`."""
 
+    appends: bool = False
+    """Whether the source is a versioned table, and its events are the rows that are appended to it."""
+
     topics: bool = False
     """Whether Spark's Kafka connector reads it: events are records of topics, with keys, partitions and offsets."""
 
@@ -129,6 +132,7 @@ _KAFKA = _words(
 )
 _RATE = (("timestamp", "timestamp"), ("value", "bigint"))
 _LOOK = "millpond.spark.reading.file_schemas"
+_TABLE_STREAMS = "millpond.spark.sources.tables"
 
 BUILT_IN: tuple[SourceKind, ...] = (
     SourceKind(
@@ -155,9 +159,20 @@ BUILT_IN: tuple[SourceKind, ...] = (
     SourceKind(name="rate", options=_words("rowsPerSecond rampUpTime numPartitions"), columns=_RATE),
     SourceKind(name="rate-micro-batch", stream=False, columns=_RATE),
     SourceKind(
-        name="delta", format="millpond_delta", prepare="millpond.spark.sources.delta_tables:provide", extra="delta",
+        name="delta", format="millpond_delta", prepare=f"{_TABLE_STREAMS}.delta_tables:provide_delta", extra="delta",
+        appends=True,
         options=_words(
             "path startingVersion startingTimestamp skipChangeCommits maxFilesPerTrigger maxBytesPerTrigger"
+        ),
+        manners=_words("skipChangeCommits maxFilesPerTrigger maxBytesPerTrigger"),
+        switches=("skipChangeCommits",), local=True, pads=False,
+    ),
+    SourceKind(
+        name="iceberg", format="millpond_iceberg", prepare=f"{_TABLE_STREAMS}.iceberg_tables:provide_iceberg",
+        extra="iceberg", appends=True,
+        options=_words(
+            "path catalog table startingVersion startingTimestamp skipChangeCommits maxFilesPerTrigger "
+            "maxBytesPerTrigger"
         ),
         manners=_words("skipChangeCommits maxFilesPerTrigger maxBytesPerTrigger"),
         switches=("skipChangeCommits",), local=True, pads=False,

@@ -34,7 +34,7 @@ def test_kafka_takes_the_options_of_its_reader_and_of_its_formats() -> None:
 
 
 def test_names_of_streams_and_tables() -> None:
-    assert stream_names() == ("parquet", "json", "csv", "orc", "avro", "rate", "delta", "kafka")
+    assert stream_names() == ("parquet", "json", "csv", "orc", "avro", "rate", "delta", "iceberg", "kafka")
     assert table_names() == ("parquet", "json", "csv", "orc", "jdbc", FORMAT, REDIS)
 
 

@@ -98,7 +98,7 @@ def _reader_of(plan: Plan, stream: Stream, declared: Sequence[Stream]) -> Iterat
             yield f"    its files are read with Arrow if these have equal functions over columns: {shown}"
         else:
             yield "    its files are read with Arrow" if why is None else f"    its files are read by Spark: {why}"
-    elif stream.source.format == "delta":
+    elif source_kind(stream.source.format).appends:
         yield "    the files that are added to its table are read with Arrow, and pass through Spark"
 
 

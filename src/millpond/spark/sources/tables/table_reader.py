@@ -1,12 +1,12 @@
-"""Provides the rows that are appended to a Delta Lake table as a stream of Spark, by a Python data source.
+"""Reads the rows that are appended to a table, for a stream of Spark.
 
-`runtime.inputs.delta_log` decides what an epoch reads. The files between two offsets never change, so an epoch that
-runs again reads the same rows.
+`runtime.inputs.tables` decides what an epoch reads. The files between two offsets never change, so an epoch that runs
+again reads the same rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -17,33 +17,22 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from millpond.errors import QueryTypeError
-from millpond.runtime.inputs.delta_files import read_file
-from millpond.runtime.inputs.delta_log import MOST_FILES, DataFile, DeltaLog, Limit, Position
+from millpond.runtime.inputs.tables.table_log import MOST_FILES, DataFile, Limit, Position, TableLog
 from millpond.spark.session.worker import worker_task
-
-FORMAT = "millpond_delta"
-"""The data source's name in Spark; another one than that of Delta's own source."""
 
 _TASK_BYTES = 64 << 20
 """Bytes of the files that one task reads; a larger file is a task of its own."""
 
 
-def provide(spark: SparkSession) -> None:
-    """Register the data source in a session."""
-    if not spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists(FORMAT):
-        spark.dataSource.register(DeltaStream)
+def provide(spark: SparkSession, source: type[DataSource]) -> None:
+    """Register a data source in a session."""
+    if not spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists(source.name()):
+        spark.dataSource.register(source)
 
 
-class DeltaStream(DataSource):
-    """The data source of one table."""
-
-    @classmethod
-    def name(cls) -> str:
-        return FORMAT
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """The reader of the table."""
-        return _Reader({str(name).lower(): str(value) for name, value in self.options.items()}, schema)
+def skips_changes(options: Mapping[str, str]) -> bool:
+    """Whether commits that delete or change rows are left out."""
+    return options.get("skipchangecommits", "false").lower() == "true"
 
 
 class _Files(InputPartition):
@@ -54,12 +43,15 @@ class _Files(InputPartition):
         self.files = files
 
 
-class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Translates positions into offsets of Spark, which also contain the id of the table."""
 
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self._options, self._schema = options, to_arrow_schema(schema, timezone="UTC")
-        self._log: DeltaLog | None = None
+    def __init__(
+        self, opens: Callable[[Mapping[str, str]], TableLog], options: Mapping[str, str], schema: StructType
+    ) -> None:
+        self._opens, self._schema = opens, to_arrow_schema(schema, timezone="UTC")
+        self._options = {str(name).lower(): str(value) for name, value in options.items()}
+        self._log: TableLog | None = None
         self._newest: int | None = None
 
     def initialOffset(self) -> dict[str, Any]:
@@ -97,15 +89,12 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         with worker_task():
             for file in partition.files:
-                yield from read_file(file, self._schema)
+                yield from self._table().read(file, self._schema)
 
-    def _table(self) -> DeltaLog:
+    def _table(self) -> TableLog:
         """The table, opened at the first use, because Spark sends the reader to tasks too."""
         if self._log is None:
-            if not self._options.get("path"):
-                raise QueryTypeError("A stream USING delta has no path.", "Add OPTIONS (path '…').")
-            skips = self._options.get("skipchangecommits", "false").lower() == "true"
-            self._log = DeltaLog(self._options["path"], skips_changes=skips)
+            self._log = self._opens(self._options)
         return self._log
 
     def _number(self, name: str, default: Any) -> Any:

@@ -17,8 +17,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from kit.inputs.examples import seeds
 from millpond.errors import GoneError, InputError, LateSchemaError, QueryTypeError, SourceError
-from millpond.runtime.inputs.delta_files import read_file
-from millpond.runtime.inputs.delta_log import DataFile, DeltaLog, Limit, Position
+from millpond.runtime.inputs.tables.data_files import read_file
+from millpond.runtime.inputs.tables.delta_log import DeltaLog
+from millpond.runtime.inputs.tables.table_log import DataFile, Limit, Position
 
 SCHEMA = pa.schema([("v", pa.int64()), ("k", pa.string())])
 
@@ -28,8 +29,12 @@ def append(path: Path, *values: int) -> None:
     write_deltalake(str(path), table, mode="append", partition_by=["k"])
 
 
+def batches_of(file: DataFile, schema: pa.Schema = SCHEMA) -> list[pa.RecordBatch]:
+    return [*read_file(file, schema, file.path, "VACUUM")]
+
+
 def read(files: list[DataFile]) -> list[int]:
-    batches = [batch for file in files for batch in read_file(file, SCHEMA)]
+    batches = [batch for file in files for batch in batches_of(file)]
     assert all(row["k"] == f"k {row['v'] % 3}" for batch in batches for row in batch.to_pylist())
     return [value for batch in batches for value in batch.column(0).to_pylist()]
 
@@ -110,7 +115,7 @@ def test_a_line_separator_in_data_is_no_end_of_a_line(tmp_path: Path) -> None:
         write_deltalake(str(tmp_path), pa.table({"s": [text]}), mode="append")
         log = log or DeltaLog(str(tmp_path))
         [file] = log.files(Position(version), log.after(Position(version), log.newest(), Limit()))
-        assert [batch.to_pydict() for batch in read_file(file, pa.schema([("s", pa.string())]))] == [{"s": [text]}]
+        assert [batch.to_pydict() for batch in batches_of(file, pa.schema([("s", pa.string())]))] == [{"s": [text]}]
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
@@ -211,7 +216,7 @@ def test_values_keep_their_types_and_other_types_are_refused(tmp_path: Path) -> 
     wide = pa.schema([("a", pa.int64()), ("S", pa.string()), ("d", pa.decimal128(9, 2)), ("n", nested),
         ("lacking", pa.date32()), ("day", pa.date32()), ("none", pa.int8())])  # fmt: skip
     file = DataFile(path, 1, {"day": "2024-02-29", "none": None})
-    [batch] = read_file(file, wide)
+    [batch] = batches_of(file, wide)
     assert batch.schema == wide
     assert [column[0].as_py() for column in batch.columns] == [
         1, "x", Decimal("1.50"), {"p": [1]}, None, date(2024, 2, 29), None
@@ -219,7 +224,7 @@ def test_values_keep_their_types_and_other_types_are_refused(tmp_path: Path) -> 
     for name, kind in (("a", pa.int16()), ("a", pa.string()), ("s", pa.int64()), ("d", pa.decimal128(9, 3)),
                        ("day", pa.int32()), ("n", pa.struct([("q", pa.list_(pa.int64()))]))):  # fmt: skip
         with pytest.raises(LateSchemaError, match=rf"{name} of .*1\.parquet is "):
-            [*read_file(file, pa.schema([(name, kind)]))]
+            batches_of(file, pa.schema([(name, kind)]))
 
 
 def test_times_as_spark_writes_them_and_partitions_of_times_are_read(tmp_path: Path) -> None:
@@ -230,11 +235,11 @@ def test_times_as_spark_writes_them_and_partitions_of_times_are_read(tmp_path: P
     pq.write_table(table, path, use_deprecated_int96_timestamps=True, store_schema=False)
     written = {"spark": "2026-01-01 01:02:03.456789", "iso": "2026-01-01T01:02:03.456789Z", "snapshot": time}
     schema = pa.schema([("t", utc), ("s", pa.struct([("t", utc)])), *((name, utc) for name in written)])
-    [batch] = read_file(DataFile(path, 1, {**written, "bytes": "a", "bad": "soon"}), schema)
+    [batch] = batches_of(DataFile(path, 1, {**written, "bytes": "a", "bad": "soon"}), schema)
     assert batch.to_pylist() == [{"t": time, "s": {"t": time}, **dict.fromkeys(written, time)}]
     for name, kind, cure in (("bytes", pa.binary(), "Leave the column out"), ("bad", utc, "Correct")):
         with pytest.raises(LateSchemaError, match=rf"{name} of .* is .*{cure}"):
-            [*read_file(DataFile(path, 1, {"bytes": "a", "bad": "soon"}), pa.schema([(name, kind)]))]
+            batches_of(DataFile(path, 1, {"bytes": "a", "bad": "soon"}), pa.schema([(name, kind)]))
     pq.write_table(table, path, store_schema=False)
     with pytest.raises(LateSchemaError, match=r"t of .* is timestamp\[us\]"):
-        [*read_file(DataFile(path, 1, {}), schema)]
+        batches_of(DataFile(path, 1, {}), schema)

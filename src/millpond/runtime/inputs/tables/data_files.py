@@ -1,16 +1,17 @@
-"""Reads data files of Delta Lake tables into the columns that a stream declares."""
+"""Reads the Parquet files of Delta Lake and Iceberg tables into the columns that a stream declares."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millpond.clock import moment_us
 from millpond.errors import GoneError, LateSchemaError
-from millpond.runtime.inputs.delta_log import DataFile
+from millpond.runtime.inputs.tables.table_log import DataFile
 
 _ROWS = 1 << 16
 
@@ -25,41 +26,53 @@ _PLAIN = {
 """By the number of an Arrow type, the type that Spark has for the same values."""
 
 
-def read_file(file: DataFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read_file(file: DataFile, schema: pa.Schema, source: Any, missing: str) -> Iterator[pa.RecordBatch]:
     """The rows of a file in the types of `schema`; a column that the file lacks is NULL. Ignores the case of names.
+
+    `source` is the path of the file or the open file. `missing` is the cure if it does not exist.
 
     Raises:
         GoneError: the file does not exist. LateSchemaError: a column has another type than the schema.
     """
     try:
-        source = pq.ParquetFile(file.path, coerce_int96_timestamp_unit="us")
+        opened = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
     except FileNotFoundError as error:
-        raise GoneError(
-            f"The data file {file.path} no longer exists.",
-            "VACUUM has deleted it before the stream had read it: begin a new pond, and keep files for longer.",
-        ) from error
-    with source:
-        stored = {name.lower(): name for name in source.schema_arrow.names}
-        leaves = [source.schema.column(number) for number in range(len(source.schema))]
+        raise missing_file(file, missing) from error
+    with opened:
+        stored = _stored_names(file, opened.schema_arrow)
+        leaves = [opened.schema.column(number) for number in range(len(opened.schema))]
         int96 = [leaf.path for leaf in leaves if leaf.physical_type == "INT96"]
-        partition = {name.lower(): value for name, value in file.partition.items()}
+        constants = {name.lower(): value for name, value in file.constants.items()}
         needed = [stored[name.lower()] for name in schema.names if name.lower() in stored]
-        for batch in source.iter_batches(_ROWS, columns=needed):
+        for batch in opened.iter_batches(_ROWS, columns=needed):
             columns = []
             for field in schema:
                 name = field.name.lower()
-                if name in partition:
-                    columns.append(_repeated(file, field, partition[name], batch.num_rows))
-                elif name in stored:
+                if name in stored:
                     instants = any(f"{path}.".startswith(f"{stored[name]}.") for path in int96)
                     columns.append(_converted(file, field, batch.column(stored[name]), instants))
+                elif name in constants:
+                    columns.append(_repeated(file, field, constants[name], batch.num_rows))
                 else:
                     columns.append(pa.nulls(batch.num_rows, field.type))
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+def missing_file(file: DataFile, cure: str) -> GoneError:
+    """The error for a file that no longer exists."""
+    return GoneError(f"The data file {file.path} no longer exists.", cure)
+
+
+def _stored_names(file: DataFile, stored: pa.Schema) -> dict[str, str]:
+    """By the name of a column in lower case, its name in the file, which differs if the column was renamed."""
+    numbers = {int((field.metadata or {}).get(b"PARQUET:field_id", 0)): field.name for field in stored}
+    if file.ids is None or not numbers.keys() - {0}:
+        return {name.lower(): name for name in stored.names}
+    return {name.lower(): numbers[number] for name, number in file.ids.items() if number in numbers}
+
+
 def _repeated(file: DataFile, field: pa.Field, value: object, count: int) -> pa.Array:
-    """The value of a partition column, which the log has as a text; the text of a time without an offset is in UTC."""
+    """The value of a partition column. Delta has it as a text; the text of a time without an offset is in UTC."""
     if pa.types.is_binary(field.type):
         raise _misfit(file, field, "the text of a partition", "Leave the column out of the declaration.")
     if value is None or value == "":

@@ -1,4 +1,4 @@
-"""Reads the log of a Delta Lake table: the data files that each version adds, as positions of a stream.
+"""Reads the log of a Delta Lake table: the data files that each version adds.
 
 `deltalake` reads the snapshot with which a stream begins. Later commits are read from their files, because only these
 say whether a change adds rows or rewrites them. Follows the protocol of Delta Lake
@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from millpond.clock import moment_us
 from millpond.errors import GoneError, InputError, QueryTypeError, SourceError
 from millpond.local_path import local_path
-
-MOST_FILES = 1000
-"""The default of `maxFilesPerTrigger`, as in Delta's own source."""
+from millpond.runtime.inputs.tables.data_files import read_file
+from millpond.runtime.inputs.tables.table_log import DataFile, Position, TableLog
 
 _FEATURES = {"timestampNtz", "deletionVectors", "columnMapping", "v2Checkpoint", "vacuumProtocolCheck"}
 """Features of a table that a reader can ignore; deletion vectors and mapped columns are refused where they are used."""
@@ -35,38 +32,10 @@ _APPEND_CURE = (
 )
 
 
-class Position(NamedTuple):
-    """The next file that a stream reads: number `file` of the files that `version` adds.
-
-    With `snapshot`, it is a number among all files of the table at `version`. The version -1 is the beginning of a
-    stream that reads the newest snapshot first.
-    """
-
-    version: int
-    file: int = 0
-    snapshot: bool = False
-
-
-WHOLE_TABLE = Position(-1, 0, snapshot=True)
-
-
-class DataFile(NamedTuple):
-    """A Parquet file of a table, its size in bytes, and the values of the table's partition columns."""
-
-    path: str
-    size: int
-    partition: dict[str, Any]
-
-
-class Limit(NamedTuple):
-    """The most files and bytes of an epoch; one file may be larger."""
-
-    files: float = float("inf")
-    bytes: float = float("inf")
-
-
-class DeltaLog:
+class DeltaLog(TableLog):
     """The versions of one table. `skips_changes`: commits that delete or change rows are left out."""
+
+    format = "Delta"
 
     def __init__(self, path: str, *, skips_changes: bool = False) -> None:
         """Open a table.
@@ -75,13 +44,14 @@ class DeltaLog:
             SourceError: there is none, or it cannot be read. InputError: it has a feature that is not supported.
         """
         self.path, self._skips = local_path(path, "The Delta table"), skips_changes
+        self.name = str(self.path)
         table = self._opened()
         protocol, metadata = table.protocol(), table.metadata()
         self._check(protocol.min_reader_version, protocol.reader_features or (), metadata.configuration)
         self.id = str(metadata.id)
         self._newest, self._stamp = table.version(), self._stamp_of(table.version())
-        self._added = lru_cache(64)(self._read)
-        self._all = lru_cache(1)(self._snapshot)
+        self._cached_commit = lru_cache(64)(self._commit_files)
+        self._cached_snapshot = lru_cache(1)(self._snapshot)
 
     def newest(self) -> int:
         """The newest version.
@@ -97,73 +67,39 @@ class DeltaLog:
             self._newest, self._stamp = found, self._stamp_of(found)
         return found
 
-    def check_id(self, table: str) -> None:
-        """Check that this is the table with an id.
+    def read(self, file: DataFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        return read_file(
+            file, schema, file.path, "VACUUM has deleted it before the stream had read it: begin a new pond, and keep "
+            "files for longer.",
+        )  # fmt: skip
 
-        Raises:
-            InputError: it is another one.
-        """
-        if table != self.id:
-            raise InputError(
-                f"{self.path} is another Delta table than the one that the stream has read.",
-                "Begin a new pond; its stream reads the new table from the beginning.",
-            )
-
-    def first(self, options: Mapping[str, str]) -> Position:
-        """Where a new stream begins, by its options with names in lower case.
-
-        Raises:
-            QueryTypeError: an option has no valid value.
-        """
-        version, time = options.get("startingversion"), options.get("startingtimestamp")
-        if version is not None and time is not None:
-            raise QueryTypeError("A stream of Delta has startingVersion and startingTimestamp.", "Leave one out.")
-        if time is not None:
-            return Position(self._version_at(time))
-        if version is None:
-            return WHOLE_TABLE
-        if version.lower() == "latest":
-            return Position(self.newest() + 1)
-        if not version.isdecimal() or int(version) > self.newest() + 1:
+    def _version(self, text: str) -> Position:
+        if not text.isdecimal() or int(text) > self.newest() + 1:
             raise QueryTypeError(
-                f"'startingVersion' is {version!r}, and {self.path} has the versions 0 to {self.newest()}.",
+                f"'startingVersion' is {text!r}, and {self.path} has the versions 0 to {self.newest()}.",
                 "Write one of them, or 'latest'.",
             )
-        return Position(int(version))
+        return Position(int(text))
 
-    def after(self, start: Position, newest: int, limit: Limit) -> Position:
-        """The end of an epoch that begins at `start`; an epoch never reads beyond its snapshot.
+    def _version_at(self, millis: float) -> Position | None:
+        files = (self.path / "_delta_log").glob("[0-9]" * 20 + ".json")
+        found = [version for version in (int(file.stem) for file in files) if self._millis(version) >= millis]
+        return Position(min(found)) if found else None
 
-        Raises:
-            GoneError, InputError: see `files`.
-        """
-        at = Position(newest, 0, snapshot=True) if start == WHOLE_TABLE else start
-        files = size = 0
-        while at.snapshot or at.version <= newest:
-            for file in self._files(at)[at.file :]:
-                if files >= limit.files or (files and size + file.size > limit.bytes):
-                    return at
-                files, size, at = files + 1, size + file.size, at._replace(file=at.file + 1)
-            done, at = at, Position(at.version + 1)
-            if done.snapshot:
-                break
-        return at
+    def _started(self, at: Position, newest: int) -> Position | None:
+        return at if at.snapshot or at.version <= newest else None
 
-    def files(self, start: Position, end: Position) -> Iterator[DataFile]:
-        """The files between two positions.
+    def _finished(self, at: Position) -> Position:
+        return Position(at.version + 1)
 
-        Raises:
-            GoneError: the table has no such version any more. InputError: a commit deletes or changes rows.
-        """
-        if start == WHOLE_TABLE and end != WHOLE_TABLE:
-            start = Position(end.version if end.snapshot else end.version - 1, 0, snapshot=True)
-        while (start.version, not start.snapshot, start.file) < (end.version, not end.snapshot, end.file):
-            same = start._replace(file=end.file) == end
-            yield from self._files(start)[start.file : end.file if same else None]
-            start = end if same else Position(start.version + 1)
+    def _before(self, end: Position) -> int:
+        return end.version - 1
 
-    def _files(self, at: Position) -> list[DataFile]:
-        return self._all(at.version) if at.snapshot else self._added(at.version)
+    def _added(self, version: int) -> list[DataFile]:
+        return self._cached_commit(version)
+
+    def _all(self, version: int) -> list[DataFile]:
+        return self._cached_snapshot(version)
 
     def _commit(self, version: int) -> Path:
         return self.path / "_delta_log" / f"{version:020}.json"
@@ -197,7 +133,7 @@ class DeltaLog:
             raise self._incomplete(version)
         return found
 
-    def _read(self, version: int) -> list[DataFile]:
+    def _commit_files(self, version: int) -> list[DataFile]:
         """The files with new rows of a version."""
         added, removed, vectors = list[DataFile](), False, False
         for action in self._actions(version):
@@ -239,24 +175,6 @@ class DeltaLog:
             raise SourceError(
                 f"The Delta table {self.path} cannot be read: {' '.join(str(error).split())}.", "Check its path."
             ) from error
-
-    def _version_at(self, text: str) -> int:
-        """The first version at or after a time."""
-        try:
-            time = datetime.fromisoformat(text)
-        except ValueError as error:
-            raise QueryTypeError(
-                f"'startingTimestamp' is {text!r}.", "Write it as '2026-01-31' or '2026-01-31T12:30:00+01:00'."
-            ) from error
-        millis = moment_us(time) / 1000
-        files = (self.path / "_delta_log").glob("[0-9]" * 20 + ".json")
-        found = [version for version in (int(file.stem) for file in files) if self._millis(version) >= millis]
-        if not found:
-            raise QueryTypeError(
-                f"'startingTimestamp' is {text!r}, after the newest version of {self.path}.",
-                "Write an earlier one, or startingVersion 'latest'.",
-            )
-        return min(found)
 
     def _millis(self, version: int) -> float:
         """The time of a commit, in milliseconds; that of its file if the commit does not have one."""
