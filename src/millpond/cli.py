@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 
 from millpond.clock import utc
-from millpond.control.commands.json_log import is_json
+from millpond.control.commands.command_log import is_json
 from millpond.control.commands.starter import write_starter
 from millpond.control.stall_limits import STALLED_SECONDS
 from millpond.errors import MillpondError, QueryTypeError, of_machine

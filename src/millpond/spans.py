@@ -59,6 +59,11 @@ class Spans:
             self.add(name, began)
             yield value
 
+    @property
+    def found(self) -> list[Span]:
+        """The spans that were added since the last call of `take`."""
+        return list(self._found)
+
     def take(self) -> list[Span]:
         """The spans that were added since the last call."""
         found, self._found = self._found, []

@@ -13,8 +13,8 @@ import msgspec
 from rich.console import Console
 
 from millpond.connections import unencrypted
+from millpond.control.commands.command_log import is_json, line_writer, log_epoch
 from millpond.control.commands.interrupts import interrupts
-from millpond.control.commands.json_log import is_json, line_writer, log_epoch
 from millpond.control.commands.progress import Progress
 from millpond.control.commands.watchdog import Steps, Watchdog, end_process
 from millpond.control.pond.pond import Pond

@@ -183,8 +183,12 @@ def pieces(trace: Trace) -> list[Piece]:
     the longest time counts.
     """
     own: dict[tuple[str, str], dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(int)))
+    lines: dict[int, list[TraceEvent]] = defaultdict(list)
+    for event in trace.trace_events:
+        if event.ph == "X":
+            lines[event.tid].append(event)
     for tid, track in trace.tracks.items():
-        spans = [event for event in trace.trace_events if event.tid == tid and event.ph == "X"]
+        spans = lines[tid]
         kind = _TASK.sub(r"\1", track)
         own.update({(kind, event.name): own[kind, event.name] for event in spans})  # in the order of their beginnings
         for event, us in _own_times(spans):

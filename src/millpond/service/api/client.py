@@ -289,6 +289,9 @@ class Client:
         """Close the connections."""
         self._http.close()
 
+    def __repr__(self) -> str:
+        return f"<Client of {self.url}>"
+
     def __enter__(self) -> Client:
         return self
 

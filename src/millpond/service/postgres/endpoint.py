@@ -16,7 +16,7 @@ from time import monotonic, sleep
 import msgspec
 
 from millpond.connections import is_loopback
-from millpond.control.commands.json_log import is_json
+from millpond.control.commands.command_log import is_json
 from millpond.errors import SetupError
 from millpond.log.places.address import Given, address_of
 from millpond.service.postgres import program

@@ -19,7 +19,7 @@ from time import sleep
 
 import msgspec
 
-from millpond.control.commands.json_log import write_json
+from millpond.control.commands.command_log import write_json
 from millpond.errors import BusyError
 from millpond.service.postgres.connection import Connection, Entrance
 from millpond.service.postgres.pond_tables import PondTables

@@ -14,6 +14,7 @@ from prometheus_client.metrics_core import Metric
 from millpond.clock import Clock, lap_us
 from millpond.log.records import EpochRecord
 from millpond.reconfigure.catalog import query_name
+from millpond.runtime.inspect.timeline import pieces, trace_of
 from millpond.runtime.task.counters import FATES, WHOLE_POND, Counters, Counts, in_receipt
 from millpond.spark.driver.epochs import Epoch
 
@@ -23,7 +24,10 @@ _RATE_US = 10_000_000
 """Events that were committed longer ago are left out of the rate, unless the last epoch took longer."""
 
 SECONDS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""The upper limits of the histograms of epochs, in seconds."""
+"""The upper limits of the histogram of epochs, in seconds."""
+
+STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
+"""The upper limits of the histograms of their steps, in seconds."""
 
 
 class Measured(NamedTuple):
@@ -52,6 +56,14 @@ class _Recent(NamedTuple):
     events: int
 
 
+class _Moving(NamedTuple):
+    """Since when (µs) buckets migrate, how many did then, and how many did at the last call."""
+
+    since: int
+    of: int
+    last: int
+
+
 class Gauges:
     """The metrics; pass `epoch` to the pond. Thread-safe."""
 
@@ -63,13 +75,15 @@ class Gauges:
         self._seconds: deque[float] = deque(maxlen=_EPOCHS_OF_TAIL)
         self._totals = Counters()
         self._instances: dict[int, InstanceTotals] = {}
+        self._moving = _Moving(0, 0, 0)
         self._durations = Histogram(
             "millpond_epoch_duration_seconds", "From the request for the first event of an epoch to its commit.",
             registry=None, buckets=SECONDS,
         )  # fmt: skip
-        self._jobs = Histogram(
-            "millpond_epoch_job_duration_seconds", "Spark's job of an epoch: read, gather, shuffle and fold.",
-            registry=None, buckets=SECONDS,
+        self._steps = Histogram(
+            "millpond_epoch_step_duration_seconds",
+            "The own time of a step of an epoch, by who does it; of parallel tasks, the slowest counts.",
+            ("track", "step"), registry=None, buckets=STEP_SECONDS,
         )  # fmt: skip
 
     def epoch(self, epoch: Epoch) -> None:
@@ -77,7 +91,8 @@ class Gauges:
         record, now = epoch.record, self._clock()
         events = record.counts.get(WHOLE_POND, {}).get("events", 0)
         self._durations.observe(epoch.seconds)
-        self._jobs.observe(epoch.job_seconds)
+        for piece in () if epoch.timeline is None else pieces(trace_of([epoch.timeline])):
+            self._steps.labels(piece.track, piece.name).observe(piece.median_us / 1e6)
         with self._lock:
             begun = max(now - round(epoch.seconds * 1e6), self._recent[-1].at if self._recent else 0)
             self._recent.append(_Recent(begun, now, events))
@@ -113,10 +128,23 @@ class Gauges:
         with self._lock:
             return dict(self._instances)
 
+    def arrival_s(self, moving: int) -> float | None:
+        """In how many seconds the state of `moving` buckets will have migrated, at the rate since they began to.
+
+        None: none migrate, or none has arrived since the first call.
+        """
+        now = self._clock()
+        with self._lock:
+            since, of, last = self._moving
+            if not moving or moving > last:
+                since, of = now, moving
+            self._moving = _Moving(since, of, moving)
+        return (now - since) / 1e6 * moving / (of - moving) if of > moving > 0 else None
+
     def durations(self) -> Iterator[Metric]:
-        """The histograms of the durations of epochs, and of their jobs."""
+        """The histograms of the durations of epochs, and of their steps."""
         yield from self._durations.collect()
-        yield from self._jobs.collect()
+        yield from self._steps.collect()
 
     def measured(self) -> Measured:
         """The current values of the metrics of all epochs."""

@@ -117,10 +117,12 @@ class HostedPond:
             if not self._supervisor.stalled():  # Spark may never answer
                 sources = tuple(map(_source, leading.behind()))
             problems = tuple(map(str, leading.problems()))
+        gauges = self._gauges()
         return Status(
             self._supervisor.role, pond, record, epoch, queries, None if leader is None else leader.url, instances,
-            **self._gauges().measured()._asdict(), took_over_s=self._supervisor.took_over_s,
+            **gauges.measured()._asdict(), took_over_s=self._supervisor.took_over_s,
             failure=self._supervisor.failure, followers=followers, buckets_moving=moving,
+            moved_in_s=gauges.arrival_s(moving),
             sources=sources, problems=problems, standbys=self._places.standbys(),
         )  # fmt: skip
 
@@ -316,6 +318,7 @@ class HostedPond:
         """The newest change of that kind: the one that was just made, or a later one."""
         for event in self._reader.history(64):
             if (event.kind, event.name) == (kind, name):
+                _log.info("%s %s at record %d, by %s", kind, name, event.record, event.who or "the pond itself")
                 what = {"scale": str(event.value), "move": event.text}.get(kind)
                 first = self._reader.first_window(name, event.complete_from_us, backfilled)
                 return Changed(kind, name, event.record, event.complete_from_us, what, first)

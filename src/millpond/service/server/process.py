@@ -19,8 +19,8 @@ from starlette.middleware.cors import CORSMiddleware
 from millpond.connections import is_loopback, unencrypted
 from millpond.control.checks.brokers import closed_brokers
 from millpond.control.commands.autoscale import Autoscaler
+from millpond.control.commands.command_log import TextLines, is_json, log_epoch
 from millpond.control.commands.interrupts import interrupts
-from millpond.control.commands.json_log import is_json, log_epoch
 from millpond.control.commands.run import given_parameters, parameter_notes, start_spark
 from millpond.control.commands.watchdog import Watchdog, end_process
 from millpond.control.pond.pond import Pond
@@ -40,6 +40,7 @@ from millpond.service.api.service_files import Leader, Places, places_of
 from millpond.service.api.sessions import Sessions
 from millpond.service.server.app import WHO, make_app
 from millpond.service.server.browser.sign_in import Entrance
+from millpond.service.server.epoch_lines import EpochLines
 from millpond.service.server.gauges import Gauges
 from millpond.service.server.guard import HEAD_BYTES, Application, Guard, Limits
 from millpond.service.server.hosted_pond import HostedPond
@@ -224,7 +225,7 @@ class _Process:
         restarts: int,
     ) -> None:  # fmt: skip
         self._options, self._reader, self._say = options, reader, say
-        self.gauges = Gauges()
+        self.gauges, self._lines = Gauges(), EpochLines()
         self._pond: Pond | None = None
         self._autoscaler: Autoscaler | None = None
         self.warm_up = WarmUp()
@@ -262,7 +263,10 @@ class _Process:
 
     def _committed(self, epoch: Epoch) -> None:
         self.gauges.epoch(epoch)
-        log_epoch(epoch)
+        if is_json():
+            log_epoch(epoch)
+        else:
+            self._lines.add(epoch)
         self.supervisor.committed()
         if self._autoscaler is not None and self._pond is not None:
             self._autoscaler.epoch(self._pond, epoch.record)
@@ -336,7 +340,8 @@ def _answering(app: Application, web: Web, listener: Door, end: Callable[[], Non
     `end`: ends the requests that would last for ever.
     """
     log = logging.StreamHandler()
-    levels = {"millpond.service": logging.INFO, LOGGER: logging.WARNING, "uvicorn.error": logging.WARNING}
+    log.setFormatter(TextLines())
+    levels = {"millpond.service": logging.INFO, LOGGER: logging.INFO, "uvicorn.error": logging.WARNING}
     for name, level in () if is_json() else levels.items():
         logging.getLogger(name).setLevel(level)
         logging.getLogger(name).addHandler(log)

@@ -13,7 +13,7 @@ import msgspec
 import typer
 from rich.console import Console, RenderableType
 
-from millpond.control.commands.json_log import line_writer
+from millpond.control.commands.command_log import line_writer
 from millpond.errors import MillpondError, NotServingError, RequestError, SetupError
 from millpond.followers.sinks.kinds import KINDS, remote_names
 from millpond.service.api.messages import STATE_CHANGES, Changed, Priced

@@ -67,7 +67,8 @@ def _numbers(status: Status, placed: Placed | None) -> Table:
         table.add_row("last epoch", f"{status.since_epoch_s:.1f} s ago")
     table.add_row("queries", f"{status.queries:,}")
     moving = f", state of {status.buckets_moving:,} buckets is on its way" if status.buckets_moving else ""
-    table.add_row("instances", f"{status.instances:,}{moving}")
+    left = "" if status.moved_in_s is None else f", {about(1e6 * status.moved_in_s)} left"
+    table.add_row("instances", f"{status.instances:,}{moving}{left}")
     for one in status.followers:
         if (one.name in ("shards", "move", "backfill") or one.name.startswith(READ)) and one.note is not None:
             table.add_row(one.name, one.note)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from millpond.control.commands.json_log import write_json
+from millpond.control.commands.command_log import write_json
 from millpond.placement.autoscale_policy import Policy
 from millpond.service.api.settings import BY_NAME
 from millpond.service.api.settings_file import FILE, check_environment, export, read_settings

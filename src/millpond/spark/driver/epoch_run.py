@@ -13,7 +13,7 @@ batch in another epoch. From Appended on the record is in the log, so that the r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -47,7 +47,7 @@ from millpond.runtime.scheduling.committed_epoch import CommittedEpoch
 from millpond.runtime.scheduling.quiet_epochs import QuietEpochs, Waits, is_behind
 from millpond.runtime.task.counters import WHOLE_POND
 from millpond.runtime.task.task_values import FoldTask, GatherTask
-from millpond.spans import Spans
+from millpond.spans import Span, Spans
 from millpond.spark.driver.advisers import Advisers
 from millpond.spark.driver.checkpoint import check_names, query_id, read_offsets, read_taken
 from millpond.spark.driver.epochs import Epoch
@@ -228,17 +228,18 @@ class EpochRunner:
             if type(after) not in TRANSITIONS[type(state)]:
                 raise RuntimeError(f"an epoch cannot go from {type(state).__name__} to {type(after).__name__}")
             if isinstance(after, Published):
-                self._note(planned.batch.number if planned.rows is not None else None, after.record, state)
+                assert isinstance(state, Appended)
+                batch = planned.batch.number if planned.rows is not None else None
+                self.timelines.add(self._timeline(batch, state, self._spans.take()))
             state = after
         return state
 
-    def _note(self, batch: int | None, record: EpochRecord, appended: Active) -> None:
-        """Keep the timeline of an epoch that was committed."""
-        assert isinstance(appended, Appended)
+    def _timeline(self, batch: int | None, appended: Appended, spans: Iterable[Span]) -> EpochTimeline:
+        """The timeline of an epoch that was committed, with these spans of the driver and those of its tasks."""
+        record = appended.record
         tasks = (span for receipt, _ in appended.computed.deltas for span in receipt.spans)
         events = record.counts.get(WHOLE_POND, {}).get("events", 0)
-        spans = (*self._spans.take(), *tasks)
-        self.timelines.add(EpochTimeline(record.n, batch, events, self._began_us, now_us(), spans))
+        return EpochTimeline(record.n, batch, events, self._began_us, now_us(), (*spans, *tasks))
 
     def _next(self, state: Active) -> Active | Ended:
         match state:
@@ -318,7 +319,8 @@ class EpochRunner:
             )
         )  # fmt: skip
         job_seconds = (computed.worked_us - computed.began_us) / 1e6
-        self._on_epoch(Epoch(record, seconds, job_seconds, self._intake.missing(), self._intake.ahead()))
+        timeline = self._timeline(None, appended, self._spans.found)
+        self._on_epoch(Epoch(record, seconds, job_seconds, self._intake.missing(), self._intake.ahead(), timeline))
         return Published(record)
 
     def _follow_slots(self, end: Offsets) -> None:

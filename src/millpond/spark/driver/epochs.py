@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from millpond.log.records import EpochRecord
+from millpond.runtime.inspect.timeline import EpochTimeline
 
 
 class Epoch(NamedTuple):
@@ -16,6 +17,7 @@ class Epoch(NamedTuple):
       `gather_us` and `fold_us` say how much of it the Python workers took.
     - `missing`: by stream, the files that were listed but deleted before they were read.
     - `ahead`: by stream, the files that are dated so far in the future that Spark may skip later files.
+    - `timeline`: its steps until the commit, without what Spark reports later.
     """
 
     record: EpochRecord
@@ -23,3 +25,4 @@ class Epoch(NamedTuple):
     job_seconds: float = 0.0
     missing: Mapping[str, Sequence[str]] = {}
     ahead: Mapping[str, Sequence[str]] = {}
+    timeline: EpochTimeline | None = None

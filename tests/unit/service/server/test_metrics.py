@@ -23,12 +23,14 @@ from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Order, Stream
 from millpond.model.windows import Sliding
+from millpond.runtime.inspect.timeline import EpochTimeline
 from millpond.runtime.task.counters import in_receipt
 from millpond.service.api.service_files import Places
 from millpond.service.server.gauges import Gauges
 from millpond.service.server.hosted_pond import HostedPond
 from millpond.service.server.log_reader import LogReader
 from millpond.service.server.metrics.prometheus import Metrics
+from millpond.spans import Span
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.reading.intake import Behind, PartitionBehind
 
@@ -78,7 +80,10 @@ class Bench:
         record = EpochRecord(
             n=1, writer="", prev="", at=0, spark_query="", batch=1, start={}, end={}, counts=counts, receipts=receipts
         )
-        self.gauges.epoch(Epoch(record, seconds, seconds / 2))
+        us = round(seconds * SECOND)
+        spans = [Span("driver", "job", 0, us // 2), Span("gather 0", "gather", 0, us // 4)]
+        spans.append(Span("gather 1", "gather", 0, us // 3))
+        self.gauges.epoch(Epoch(record, seconds, seconds / 2, timeline=EpochTimeline(1, 1, 4, 0, us, tuple(spans))))
 
     def families(self) -> dict[str, Metric]:
         text, content_type = self.metrics.exposition("text/plain")
@@ -137,7 +142,19 @@ def test_epochs_are_counted_and_their_durations_are_histograms(bench: Bench) -> 
     assert (found["query_rows_total query=q0"], found["query_events_total fate=late query=q0"]) == (10, 2)
     assert (found["stream_malformed_records_total stream=tx"], found["stream_dead_letters_total stream=tx"]) == (6, 8)
     assert (found["epoch_duration_seconds_bucket le=0.35"], found["epoch_duration_seconds_bucket le=2.5"]) == (1, 2)
-    assert found["epoch_job_duration_seconds_sum"] == pytest.approx(1.15)
+    steps = {"driver": "job", "gather": "gather"}
+    sums = [found[f"epoch_step_duration_seconds_sum step={step} track={track}"] for track, step in steps.items()]
+    assert sums == pytest.approx([2.3 / 2, 2.3 / 3]), "of two tasks, the slower one counts"
+
+
+def test_the_arrival_of_moving_state_follows_from_its_rate() -> None:
+    now = 0
+    gauges = Gauges(lambda: now)
+    found = []
+    for second, moving in enumerate([0, 8, 8, 6, 4, 10, 9, 0, 5]):
+        now = second * SECOND
+        found.append(gauges.arrival_s(moving))
+    assert found == [None, None, None, 2 * 6 / 2, 3 * 4 / 4, None, 9.0, None, None]
 
 
 def test_event_times_are_seconds_since_1970(bench: Bench) -> None:
@@ -172,6 +189,8 @@ def described(bench: Bench) -> dict[str, tuple[str, tuple[str, ...], str]]:
     for family in bench.metrics.collect():
         name = family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")
         labels = getattr(family, "_labelnames", ()) if family.type != "info" else ("version",)
+        if family.type == "histogram" and family.samples:
+            labels = [label for label in family.samples[0].labels if label != "le"]
         found[name] = family.type, tuple(labels), family.documentation
     return found
 

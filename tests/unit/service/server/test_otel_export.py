@@ -81,12 +81,15 @@ def test_a_collector_gets_the_samples_of_a_scrape(tmp_path: Path, collector: Col
                         name == "millpond_last_epoch_age_seconds"
                     )
         left = {name.split(" ")[0] for name in scraped}
-        histograms = ("epoch_duration_seconds", "epoch_job_duration_seconds")
+        histograms = ("epoch_duration_seconds", "epoch_step_duration_seconds")
         assert left == {f"{name}_{end}" for name in histograms for end in ("bucket", "count", "sum", "created")}
         assert found["millpond_events"].sum.is_monotonic and found["millpond_query_state_bytes"].unit == "By"
         (point,) = found["millpond_epoch_duration_seconds"].histogram.data_points
         counted = dict(zip([*point.explicit_bounds, 9e9], point.bucket_counts, strict=True))
         assert (point.count, counted[0.35], counted[2.5]) == (2, 1, 1) and point.sum == pytest.approx(2.3)
+        steps = found["millpond_epoch_step_duration_seconds"].histogram.data_points
+        counts = {tuple(sorted(one.value.string_value for one in step.attributes)): step.count for step in steps}
+        assert counts[("driver", "job")] == counts[("gather", "gather")] == 2
         begun = found["millpond_events"].sum.data_points[0].start_time_unix_nano
         bench.gauges = Gauges(lambda: 0)  # the process takes the lead again
         while values(found["millpond_events"])[""]:

@@ -24,6 +24,9 @@ def test_state_on_its_way_is_told() -> None:
     at_rest = next(line for line in shown(STATUS).splitlines() if "instances" in line)
     assert at_rest.split() == ["instances", "2"]
     assert "2, state of 1,312 buckets is on its way" in shown(replace(STATUS, buckets_moving=1312))
+    assert "1,312 buckets is on its way, about 8 seconds left" in shown(
+        replace(STATUS, buckets_moving=1312, moved_in_s=8.2)
+    )
     assert "standbys        http://b" in shown(replace(STATUS, standbys=("http://b",)))
     assert "epoch           none is committed yet" in shown(replace(STATUS, epoch=-1, record=-1))
     note = "hash slots of 16 of 48 buckets are on their shards"

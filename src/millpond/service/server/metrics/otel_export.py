@@ -6,7 +6,8 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from urllib.parse import urlsplit
@@ -112,12 +113,20 @@ def _metric(family: Family, begun: int, now: int) -> Metric:
 
 
 def _histogram(samples: Sequence[Sample], begun: int, now: int) -> Histogram:
-    """The histogram of a family without labels. `min` and `max` are unknown: infinite, as the SDK sends them."""
+    """The histogram of a family: one point for each set of labels."""
+    labelled: dict[frozenset[tuple[str, str]], list[Sample]] = defaultdict(list)
+    for one in samples:
+        labelled[frozenset((name, value) for name, value in one.labels.items() if name != "le")].append(one)
+    points = [_point(dict(labels), found, begun, now) for labels, found in labelled.items()]
+    return Histogram(points, AggregationTemporality.CUMULATIVE)
+
+
+def _point(labels: Mapping[str, str], samples: Sequence[Sample], begun: int, now: int) -> HistogramDataPoint:
+    """The counts of one set of labels. `min` and `max` are unknown: infinite, as the SDK sends them."""
     found = {one.name.rpartition("_")[2]: one.value for one in samples}
     limits = [(float(one.labels["le"]), int(one.value)) for one in samples if "le" in one.labels]
     counts = [until - before for before, until in pairwise([0, *(count for _, count in limits)])]
-    point = HistogramDataPoint(
-        {}, round(found["created"] * 1e9) if "created" in found else begun, now, int(found["count"]), found["sum"],
+    return HistogramDataPoint(
+        labels, round(found["created"] * 1e9) if "created" in found else begun, now, int(found["count"]), found["sum"],
         counts, [limit for limit, _ in limits[:-1]], math.inf, -math.inf,
     )  # fmt: skip
-    return Histogram([point], AggregationTemporality.CUMULATIVE)

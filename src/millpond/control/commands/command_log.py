@@ -1,4 +1,4 @@
-"""Writes the log of a command as one JSON object per line: `--log-format json`."""
+"""Formats the log of a command: as text, or as one JSON object per line with `--log-format json`."""
 
 from __future__ import annotations
 
@@ -54,6 +54,14 @@ def is_json() -> bool:
 def line_writer(name: str, write: Callable[[str], None]) -> Callable[[str], None]:
     """A function that logs a line for the logger `name` as JSON, or else writes it with `write`."""
     return partial(logging.getLogger(name).info, "%s") if is_json() else write
+
+
+class TextLines(logging.Formatter):
+    """A record as a line of text, after its time (UTC) and its level."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of a record, and its trace."""
+        return f"{utc(round(record.created * 1e6), 0)} {record.levelname} {super().format(record)}"
 
 
 def log_epoch(epoch: Epoch) -> None:

@@ -1,4 +1,4 @@
-"""The log as lines of JSON: from a command, an epoch and an exception."""
+"""The log of a command as text, and as JSON: from a command, an epoch and an exception."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from pathlib import Path
 import pytest
 
 from millpond.clock import now_us
-from millpond.control.commands.json_log import LEVELS, JsonLines, is_json, log_epoch, write_json
+from millpond.control.commands.command_log import (
+    LEVELS,
+    JsonLines,
+    TextLines,
+    is_json,
+    log_epoch,
+    write_json,
+)
 from millpond.log.records import EpochRecord
 from millpond.spark.driver.epochs import Epoch
 
@@ -70,3 +77,4 @@ def test_fields_do_not_hide_the_time_of_a_record() -> None:
     record = logging.LogRecord("millpond.pond", logging.INFO, "", 1, "it", (), None)
     record.created = 0.0
     assert JsonLines().format(record).startswith('{"time":"1970-01-01T00:00:00.000Z","level":"INFO"')
+    assert TextLines().format(record) == "1970-01-01 00:00:00Z INFO it"
