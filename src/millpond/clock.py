@@ -44,6 +44,11 @@ class ForwardClock:
         return self._now
 
 
+def cpu_us() -> int:
+    """Return the CPU time of this thread in microseconds, for differences only."""
+    return time.thread_time_ns() // 1_000
+
+
 def moment_us(moment: datetime) -> int:
     """The microseconds since 1970-01-01 UTC of a time; one without an offset is in UTC.
 

@@ -13,6 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import pyarrow as pa
 
 from millpond.control.diagnose.notebook import queries_table
+from millpond.control.diagnose.plan_graph import MOST_QUERIES, links_of, picture
 from millpond.control.pond.add import QueryAdditions
 from millpond.control.pond.change import QueryChanges
 from millpond.control.pond.declare import Declarations
@@ -42,6 +43,7 @@ from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.plan import Plan
 from millpond.plan.options.retention import with_declared
 from millpond.reconfigure.apply import plan_of
+from millpond.reconfigure.inner_reports import labels
 from millpond.runtime.inspect.sharing import Sharing, sharing
 from millpond.runtime.rows.served_keys import served_key
 from millpond.runtime.rows.window_rows import output_schema
@@ -287,8 +289,11 @@ class Pond:
         return f"<Pond {self.address}: {queries} over {streams}{', running' if self.is_active() else ''}>"
 
     def _repr_html_(self) -> str:
-        """How a notebook shows the pond: a table of its queries."""
-        return queries_table(repr(self)[1:-1], self.queries)
+        """How a notebook shows the pond: a table of its queries, and a picture of what they share."""
+        plan = self.plan
+        shown = dict.fromkeys((query.name for query in self.queries[:MOST_QUERIES]), 1)
+        links = links_of(plan, self.streams, shown, labels(plan.all_queries, self.streams))
+        return f"{queries_table(repr(self)[1:-1], self.queries)}{picture(links)}"
 
     def __enter__(self) -> Pond:
         return self

@@ -21,8 +21,13 @@ def show_epochs(readings: Readings) -> None:
         chart = ui.echart(_chart()).classes("w-full").props('role="img" aria-label="Timeline of the newest epoch"')
         steps = table(f"Steps of the newest epochs, at most {KEPT}", _STEPS, _STEPS[2:], pagination=0)
 
+        shown: list[Trace] = []
+
         async def update() -> None:
             trace = await readings.trace()
+            if shown and shown[0] is trace:
+                return
+            shown[:] = [trace]
             rows = newest(trace)
             title.text = _title(trace, rows)
             chart.style(f"height: {(len(rows) + 3) * _PIXELS}px")

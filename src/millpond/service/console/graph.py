@@ -2,55 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from nicegui import events, ui
 from starlette.concurrency import run_in_threadpool
 
+from millpond.control.diagnose.plan_graph import MOST_QUERIES, QUERY, Link, links_of
 from millpond.errors import NotServingError
-from millpond.model.endpoints import NOWHERE
 from millpond.model.spec import PondSpec
 from millpond.plan.explain.amounts import count_of
 from millpond.plan.explain.plan_text import explain
-from millpond.plan.explain.words import grouping_text
-from millpond.plan.groups.plan import GroupPlan, Plan
+from millpond.plan.groups.plan import Plan
 from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.inner_reports import labels, relabelled
-from millpond.service.api.messages import QueryShown
 from millpond.service.console.layout import code, page, pushed
 from millpond.service.console.readings import QUERIES_SECONDS, Readings
 from millpond.service.server.browser.access import CONSOLE
 
-MOST_QUERIES = 40
-"""The most queries in the graph; the most expensive ones of those whose names match."""
-
-_QUERY = "query "
 _PIXELS = 28
 
 
-class Link(NamedTuple):
-    """An arrow of the graph. `us`: the microseconds of the newest epoch that it stands for."""
-
-    source: str
-    target: str
-    us: int
-
-
 class _Planned(NamedTuple):
-    """The plan of a spec, readable names of inner queries, and the plan as text."""
+    """The plan of a spec, and readable names of inner queries."""
 
     spec: PondSpec
     plan: Plan
     names: dict[str, str]
-    explained: str
+
+    def explained(self) -> str:
+        """The plan as text; with a thousand queries it takes seconds."""
+        return relabelled(explain(self.plan, self.spec.streams), self.names)
 
 
 def _plan(spec: PondSpec) -> _Planned:
     plan = plan_of(spec)
-    names = labels(plan.all_queries, spec.streams)
-    return _Planned(spec, plan, names, relabelled(explain(plan, spec.streams), names))
+    return _Planned(spec, plan, labels(plan.all_queries, spec.streams))
 
 
 def show_graph(readings: Readings) -> None:
@@ -70,13 +57,16 @@ def show_graph(readings: Readings) -> None:
                 raise NotServingError("The pond has no query yet.", "Add one.")
             if not planned or planned[0].spec is not found:
                 planned[:] = [await run_in_threadpool(_plan, found)]
-            _, plan, names, explained = planned[0]
-            sharing.text = explained if shared.value else ""
+                sharing.text = ""
+            _, plan, names = planned[0]
+            if shared.value and not sharing.text:
+                sharing.text = await run_in_threadpool(planned[0].explained)
             queries = await readings.queries()
             wanted = [one for one in queries if (text.value or "").strip().lower() in one.name.lower()]
             wanted = sorted(wanted, key=lambda one: -one.counts.get("time_us", 0))[:MOST_QUERIES]
             note.text = f"{len(wanted)} of {count_of(len(queries), 'query')}, wide where the newest epoch took long."
-            links = tuple(links_of(plan, found, wanted, names))
+            costs = {one.name: max(1, one.counts.get("time_us", 0)) for one in wanted}
+            links = tuple(links_of(plan, found.streams, costs, names))
             if drawn != [links]:
                 drawn[:] = [links]
                 chart.style(f"height: {max(12 * _PIXELS, (len(wanted) + 2) * _PIXELS)}px")
@@ -86,58 +76,13 @@ def show_graph(readings: Readings) -> None:
 
         def clicked(event: events.GenericEventArguments) -> None:
             name = str(event.args.get("name", ""))
-            if name.startswith(_QUERY):
-                ui.navigate.to(f"{CONSOLE}/queries/{quote(name.removeprefix(_QUERY))}")
+            if name.startswith(QUERY):
+                ui.navigate.to(f"{CONSOLE}/queries/{quote(name.removeprefix(QUERY))}")
 
         chart.on("chart:click", clicked, ["name"])
         text.on_value_change(update)
         shared.on_value_change(update)
         pushed(readings, QUERIES_SECONDS, update)
-
-
-def links_of(
-    plan: Plan, spec: PondSpec, queries: Sequence[QueryShown], names: Mapping[str, str]
-) -> Iterator[Link]:  # fmt: skip
-    """The arrows of the graph of these queries: each from a stream, through its group if it has one, to its sink.
-
-    `names`: readable names of the inner queries of texts of several steps.
-    """
-    shown = {one.name: max(1, one.counts.get("time_us", 0)) for one in queries}
-    steps = {name for name, label in names.items() if label.rpartition(" of ")[2] in shown}
-    costs = dict.fromkeys(steps, 1) | shown
-    grouped, read = set[str](), set[str]()
-    for group in plan.groups:
-        members = [one.query.name for one in group.queries if one.query.name in costs]
-        grouped.update(members)
-        if members:
-            read.add(group.stream)
-            name = _group_name(group)
-            yield Link(_stream(group.stream, names), name, sum(costs[one] for one in members))
-            yield from (Link(name, _query(one, names), costs[one]) for one in members)
-    for query in plan.all_queries:
-        if query.name in costs and query.name not in grouped:
-            read.update(query.streams)
-            for source in query.streams:
-                yield Link(_stream(source, names), _query(query.name, names), costs[query.name])
-        if query.name in shown and query.sink.format != NOWHERE:
-            yield Link(_query(query.name, names), f"sink {query.sink.format}", shown[query.name])
-    for stream in spec.streams:
-        for upstream in stream.upstreams if stream.name in read else ():
-            if upstream in costs:
-                yield Link(_query(upstream, names), _stream(stream.name, names), costs[upstream])
-
-
-def _group_name(group: GroupPlan) -> str:
-    shared = f"{count_of(len(group.queries), 'query')}, {count_of(len(group.measures), 'measure')}"
-    return f"group {group.id[:4]} {grouping_text(group)}: {shared}"
-
-
-def _query(name: str, names: Mapping[str, str]) -> str:
-    return names.get(name, f"{_QUERY}{name}")
-
-
-def _stream(name: str, names: Mapping[str, str]) -> str:
-    return f"rows of {names[name]}" if name in names else f"stream {name}"
 
 
 def _chart() -> dict[str, Any]:

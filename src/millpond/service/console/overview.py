@@ -9,6 +9,7 @@ from typing import Any
 from nicegui import ui
 
 from millpond.clock import utc
+from millpond.plan.explain.amounts import about
 from millpond.service.api.messages import SourceShown, Status
 from millpond.service.console.changes import ScaleForm
 from millpond.service.console.layout import CHART_TEXT, Figures, page, pushed, table
@@ -69,6 +70,7 @@ def _figures(status: Status) -> dict[str, str]:
     """
     since = "-" if status.since_epoch_s is None else f"{status.since_epoch_s:.0f} s ago"
     moving = f", {status.buckets_moving:,} buckets migrate" if status.buckets_moving else ""
+    moving += "" if status.moved_in_s is None else f", {about(1e6 * status.moved_in_s)} left"
     waiting = [one.waiting for one in status.sources]
     known = f"{sum(one or 0 for one in waiting):,}" if None not in waiting else "not known yet"
     return {

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from nicegui import Event as Signal
 from starlette.concurrency import run_in_threadpool
 
-from millpond.clock import lap_us
+from millpond.clock import cpu_us, lap_us
 from millpond.control.diagnose.causes import explain_why
 from millpond.control.diagnose.facts import find_facts
 from millpond.control.diagnose.picture import draw
@@ -32,25 +32,39 @@ TRACE_SECONDS = 2.0
 LETTERS_SECONDS = 10.0
 """How old the table of dead letters may be: all their files are read."""
 
+_COST_TO_AGE = 100
+"""How many times as old as the CPU time of its reading a value may become."""
+
 CHANGES = 200
 """The number of newest changes that are shown."""
 
 
 class Shared(Generic[T]):
-    """A value that is read in another thread, and again when it is asked for and older than `seconds`."""
+    """A value that is read in another thread, and again when it is asked for and older than `seconds`.
+
+    If reading it takes long, as with a thousand queries, it may be older: reading takes 1 % of a core at most.
+    """
 
     def __init__(self, read: Callable[[], T], seconds: float) -> None:
-        self._read, self._seconds = read, seconds
+        self._read, self._lasts_us = read, round(seconds * 1e6)
         self._found: tuple[int, T] | None = None
+        self._cost_us = 0
         self._reading = asyncio.Lock()
 
     async def __call__(self) -> T:
-        """The value, at most `seconds` old."""
+        """The value, as old as it may be."""
         async with self._reading:
-            if self._found is None or lap_us() - self._found[0] > self._seconds * 1e6:
-                value = await run_in_threadpool(self._read)
+            due_us = max(self._lasts_us, _COST_TO_AGE * self._cost_us)
+            if self._found is None or lap_us() - self._found[0] > due_us:
+                value, self._cost_us = await run_in_threadpool(self._measured)
                 self._found = lap_us(), value
             return self._found[1]
+
+    def _measured(self) -> tuple[T, int]:
+        """The value, and the CPU time that reading it took."""
+        began = cpu_us()
+        value = self._read()
+        return value, cpu_us() - began
 
     def forget(self) -> None:
         """Read the value again at the next call, because a change was made."""

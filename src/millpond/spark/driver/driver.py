@@ -10,7 +10,6 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -38,7 +37,7 @@ from millpond.runtime.epoch import (
     depth,
     pending,
 )
-from millpond.runtime.inspect.timeline import EpochTimeline, SparkBatch, with_spark
+from millpond.runtime.inspect.timeline import EpochTimeline, with_spark
 from millpond.runtime.task.file_sync import FileTransport
 from millpond.runtime.task.obstacle import Obstacle
 from millpond.runtime.task.task_values import FoldTask, GatherTask
@@ -51,7 +50,7 @@ from millpond.spark.driver.evaluate_above import evaluated
 from millpond.spark.driver.log_head import LogHead
 from millpond.spark.driver.query_lifecycle import QueryLifecycle, State
 from millpond.spark.driver.replace_query import Reading, Stopped, Succession, Successor, started
-from millpond.spark.driver.spark_progress import Alive, asking_us, batches_of, stages_since, work_done
+from millpond.spark.driver.spark_progress import Alive, SparkTimes, asking_us, work_done
 from millpond.spark.driver.tasks import deltas_of, packets_of
 from millpond.spark.reading.event_source import paced
 from millpond.spark.reading.intake import Behind, Intake
@@ -95,7 +94,7 @@ class Driver:
         self._spark, self._files, self._alive = spark, files, alive or (lambda _work: None)
         self._changes, self._life, self._succession = ChangeQueue(on_change), QueryLifecycle(), Succession()
         self._query: StreamingQuery | None = None
-        self._batches: dict[int, SparkBatch] = {}
+        self._spark_times = SparkTimes(spark)
         self._checkpoint, self._lookups, self._once = Path(), Lookups(()), False
         self._advisers, self._intake, self._limits = Advisers(spark, setting.streams), Intake(), ReadLimits(spark)
         self._head = LogHead(log, manifests, writer, setting, announce, self._changes.spec, self._advisers.idle)
@@ -176,7 +175,8 @@ class Driver:
             if self._life.failure is not None or not meant:
                 raise self._explained(error) from error
         finally:
-            self._query, self._batches = None, self._known_batches(query)
+            self._query = None
+            self._spark_times.batches(query)  # keeps them
         if self._life.failure is not None:
             raise self._life.failure
         return self._succession.has_taken_over or not self._life.stop_requested
@@ -247,15 +247,8 @@ class Driver:
         found = self._epochs.timelines.newest(epochs)
         if not found:
             return []
-        stages = stages_since(self._spark, found[0].start_us)
-        batches = self._known_batches(self._query)
+        stages, batches = self._spark_times.stages(found[0].start_us), self._spark_times.batches(self._query)
         return [with_spark(one, None if one.batch is None else batches.get(one.batch), stages) for one in found]
-
-    def _known_batches(self, query: StreamingQuery | None) -> dict[int, SparkBatch]:
-        """What Spark has reported of the latest batches; without the last of them if the JVM has ended."""
-        with suppress(Py4JError, ConnectionError):
-            return self._batches | batches_of(query)
-        return self._batches
 
     def offer(self, reading: Reading) -> None:
         """Announce the input of the next requested change, so that its query can start beside an epoch."""

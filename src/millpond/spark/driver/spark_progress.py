@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, TypeAlias
 
 import msgspec
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millpond.runtime.inspect.timeline import DRIVER, SparkBatch
 from millpond.spans import Span
+
+MOST_BATCHES = 200
+"""The most batches whose times are kept."""
 
 MOST_TASKS = 256
 """The most tasks of a stage in a timeline."""
@@ -51,49 +57,77 @@ class _Progress(msgspec.Struct, rename="camel"):
     duration_ms: dict[str, int]
 
 
-def batches_of(query: StreamingQuery | None) -> dict[int, SparkBatch]:
-    """The times of a query's latest batches that had input, by their numbers; Spark keeps a hundred."""
-    java: Any = getattr(query, "_jsq", None)
-    found = {}
-    for told in () if java is None else java.recentProgress():
-        progress = msgspec.json.decode(told.json(), type=_Progress)
-        if "addBatch" in progress.duration_ms:
-            steps = {name: ms * 1000 for name, ms in progress.duration_ms.items()}
-            found[progress.batch_id] = SparkBatch(round(progress.timestamp.timestamp() * 1e6), steps)
-    return found
-
-
 class _Task(msgspec.Struct, rename="camel"):
     index: int
     launch_time: int
     duration: int | None = None
 
 
-def stages_since(spark: SparkSession, since_us: int) -> list[Span]:
-    """The completed stages that were submitted since then, as spans of the driver, and their tasks.
-
-    The tasks of a stage that has another stage before it in its job fold, the others gather; this is how their tracks
-    are named. Spark keeps stages for a while; this asks it about each of them, so it takes milliseconds per stage.
+class SparkTimes:
+    """What Spark reports of the newest batches and stages of a driver. What is known is not read again, because each
+    value of Java costs a call. Thread-safe.
     """
-    jvm: Any = spark._jvm
-    store: Any = spark.sparkContext._jsc.sc().statusStore()
-    mapper = jvm.com.fasterxml.jackson.databind.ObjectMapper()
-    mapper.registerModule(jvm.com.fasterxml.jackson.module.scala.DefaultScalaModule())
-    none = jvm.java.util.ArrayList()
-    stages = store.stageList(none, False, False, getattr(store, "stageList$default$4")(), none)
-    found: list[Span] = []
-    for place in range(stages.size()):  # the newest is the first
-        stage = stages.apply(place)
-        submitted, completed = stage.submissionTime(), stage.completionTime()
-        if submitted.isEmpty() or completed.isEmpty():
-            continue
-        start_us = submitted.get().getTime() * 1000
-        if start_us < since_us:
-            break
-        name = "fold" if stage.shuffleReadBytes() else "gather"
-        found.append(Span(DRIVER, f"stage {name}", start_us, completed.get().getTime() * 1000))
-        tasks = store.taskList(stage.stageId(), stage.attemptId(), MOST_TASKS)
-        for task in msgspec.json.decode(mapper.writeValueAsString(tasks), type=list[_Task]):
-            began_us = task.launch_time * 1000
-            found.append(Span(f"{name} {task.index}", "task", began_us, began_us + (task.duration or 0) * 1000))
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark, self._lock = spark, threading.Lock()
+        self._batches: dict[int, SparkBatch] = {}
+        self._stages: dict[tuple[int, int], list[Span]] = {}
+
+    def batches(self, query: StreamingQuery | None) -> dict[int, SparkBatch]:
+        """The times of the latest batches that had input, by their numbers, also of earlier queries.
+
+        Spark keeps a hundred batches of a query. If the JVM has ended, the last ones are missing.
+        """
+        java: Any = getattr(query, "_jsq", None)
+        with self._lock, suppress(Py4JError, ConnectionError):
+            recent = () if java is None else java.recentProgress()
+            for place in range(len(recent) - 1, -1, -1):
+                if recent[place].batchId() in self._batches:
+                    break
+                progress = msgspec.json.decode(recent[place].json(), type=_Progress)
+                if "addBatch" in progress.duration_ms:
+                    steps = {name: ms * 1000 for name, ms in progress.duration_ms.items()}
+                    started_us = round(progress.timestamp.timestamp() * 1e6)
+                    self._batches[progress.batch_id] = SparkBatch(started_us, steps)
+            self._batches = dict(sorted(self._batches.items())[-MOST_BATCHES:])
+            return dict(self._batches)
+        return dict(self._batches)
+
+    def stages(self, since_us: int) -> list[Span]:
+        """The completed stages that were submitted since then, as spans of the driver, and their tasks.
+
+        The tasks of a stage that has another stage before it in its job fold, the others gather; this is how their
+        tracks are named. Spark keeps stages for a while.
+        """
+        jvm: Any = self._spark._jvm
+        store: Any = self._spark.sparkContext._jsc.sc().statusStore()
+        mapper = jvm.com.fasterxml.jackson.databind.ObjectMapper()
+        mapper.registerModule(jvm.com.fasterxml.jackson.module.scala.DefaultScalaModule())
+        none = jvm.java.util.ArrayList()
+        stages = store.stageList(none, False, False, getattr(store, "stageList$default$4")(), none)
+        found: dict[tuple[int, int], list[Span]] = {}
+        with self._lock:
+            for place in range(stages.size()):  # the newest is the first
+                stage = stages.apply(place)
+                key = stage.stageId(), stage.attemptId()
+                spans = self._stages.get(key) or _spans_of(stage, store, mapper)
+                if spans and spans[0].start_us < since_us:
+                    break
+                if spans:
+                    found[key] = spans
+            self._stages = found
+        return [span for spans in found.values() for span in spans]
+
+
+def _spans_of(stage: Any, store: Any, mapper: Any) -> list[Span]:
+    """A stage and its tasks; empty if it is not completed."""
+    submitted, completed = stage.submissionTime(), stage.completionTime()
+    if submitted.isEmpty() or completed.isEmpty():
+        return []
+    name = "fold" if stage.shuffleReadBytes() else "gather"
+    found = [Span(DRIVER, f"stage {name}", submitted.get().getTime() * 1000, completed.get().getTime() * 1000)]
+    tasks = store.taskList(stage.stageId(), stage.attemptId(), MOST_TASKS)
+    for task in msgspec.json.decode(mapper.writeValueAsString(tasks), type=list[_Task]):
+        began_us = task.launch_time * 1000
+        found.append(Span(f"{name} {task.index}", "task", began_us, began_us + (task.duration or 0) * 1000))
     return found

@@ -1,13 +1,19 @@
-"""Values in notebooks: tables of HTML, in which names and texts are escaped."""
+"""Values in notebooks: tables of HTML, and pictures of plans, in which names and texts are escaped."""
 
 from __future__ import annotations
 
 import re
+from xml.etree import ElementTree
 
 from millpond.control.diagnose.notebook import queries_table
+from millpond.control.diagnose.plan_graph import Link, links_of, picture
+from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink
-from millpond.model.query import Query
+from millpond.model.expressions import Column
+from millpond.model.query import Named, Query
+from millpond.model.stream import Field, Stream
 from millpond.model.windows import Sliding
+from millpond.plan.groups.build import build_plan
 
 
 def test_a_table_has_a_row_for_each_query() -> None:
@@ -17,3 +23,25 @@ def test_a_table_has_a_row_for_each_query() -> None:
     assert table.startswith("<p>a &lt;pond&gt;</p><table>")
     cells = "<td>spend</td><td>tx .*1 hour.*</td><td>parquet</td><td>yes</td>"
     assert len(re.findall(f"<tr>{cells}</tr>", table.replace("</tr><tr>", "</tr>\n<tr>"))) == 2
+
+
+def test_a_picture_of_a_plan_leads_from_streams_through_groups_to_sinks() -> None:
+    def query(name: str, minutes: int, sink: Sink) -> Query:
+        us = minutes * 60_000_000
+        count = Aggregate("count", None, None, "bigint")
+        output = (Named("n", Column("agg:0", "bigint")),)
+        return Query(name, "tx", "ts", 0, Sliding(us, us), (Column("c", "string"),), (count,), output, sink=sink)
+
+    plan = build_plan([query("a", 10, Sink("parquet", "out")), query("b", 30, Sink("noop"))])
+    stream = Stream("tx", (Field("ts", "timestamp"), Field("c", "string")))
+    links = [*links_of(plan, [stream], {"a": 3, "b": 4}, {})]
+    (group,) = {one.target for one in links if one.source == "stream tx"}
+    assert group.endswith("2 queries, 1 measure")
+    found = {(one.source, one.target): one.us for one in links}
+    assert found == {
+        ("stream tx", group): 7, (group, "query a"): 3, (group, "query b"): 4, ("query a", "sink parquet"): 3,
+    }  # fmt: skip
+    drawn = ElementTree.fromstring(picture(links))
+    boxes = {one[0].text: int(one[1].get("x", "")) for one in drawn if one.tag.endswith("}g")}
+    assert all(boxes[one.source] < boxes[one.target] for one in links) and len(boxes) == 5
+    assert "<b>" not in picture([Link("stream <b>", "query x", 1)])
