@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from kit.inputs.cases import DELAYS, SECOND, Case, aggregate_of, random_case
 from kit.inputs.examples import examples, seeds
 from kit.judges.answers import Answers, Run, answers, dealt
 from kit.judges.naive_judge import held_against_twin
-from millpond.model.expressions import Column
+from millpond.model.aggregates import NTH, Aggregate
+from millpond.model.expressions import Column, literal
 from millpond.model.query import Named, Query
 from millpond.model.windows import Counted
 from millpond.plan.groups.build import build_plan
@@ -37,13 +39,25 @@ def counted_case(seed: int, events: int, queries: int, epochs: int = 8) -> Case:
 
 def framed(query: Query, dice: random.Random) -> Query:
     """The query with a row per event, and frames of rows of their own for some aggregates."""
-    size = dice.choice((1, 2, 5))
-    aggregates = tuple(
-        replace(one, preceding_rows=dice.randrange(size)) if dice.random() < 0.6 else one for one in query.aggregates
-    )
+    size, following = dice.choice((1, 2, 5)), dice.choice((UNSET, UNSET, 1, 3))
+    awaited = following or 0
+    aggregates = tuple(in_frame(one, size, awaited, dice) if dice.random() < 0.8 else one for one in query.aggregates)
     shown = tuple(dice.sample((Column("v", "int"), Column("amount", "double"), Column("k", "string")), 2))
     output = query.output + tuple(Named(f"e{i}", Column(f"event:{i}", one.type)) for i, one in enumerate(shown))
-    return replace(query, window=Counted(size, 1), aggregates=aggregates, output=output, event=shown)
+    window = Counted(size + awaited, 1, following=following)
+    return replace(query, window=window, aggregates=aggregates, output=output, event=shown)
+
+
+def in_frame(aggregate: Aggregate, size: int, awaited: int, dice: random.Random) -> Aggregate:
+    """The aggregate over events before, at or after that of its row, or over all events of the key up to it."""
+    if not aggregate.logged and dice.random() < 0.4:
+        return replace(aggregate, running=dice.choice(("rows", "peers")))
+    if aggregate.function in ("first", "last") and dice.random() < 0.7:
+        aggregate = replace(aggregate, function=NTH, parameters=(literal(dice.randint(1, size), "int"),))
+    before = dice.randrange(-awaited, size)
+    if dice.random() < 0.5 and before >= 0:
+        return replace(aggregate, preceding_rows=before)
+    return replace(aggregate, preceding_rows=before, following_rows=dice.randrange(-before, awaited + 1))
 
 
 def check(case: Case, found: Answers, drained: bool = True) -> int:
@@ -127,6 +141,26 @@ def bounds(found: Answers, name: str) -> list[tuple[int, int, int, float]]:
 def test_windows_are_smaller_until_a_key_has_enough_events(folders: Iterator[Path]) -> None:
     found = answers(next(folders), [last("q", 3, 2)], [events(1), events(2, 3, 4, 5), events(6), events(7)])
     assert bounds(found, "q") == [(1, 2, 2, 3.0), (2, 4, 3, 9.0), (4, 6, 3, 15.0)]
+
+
+def test_rows_that_wait_for_the_next_event_are_emitted_once_over_drains(tmp_path: Path) -> None:
+    query = last("q", 2, 1)
+    following = replace(query.aggregates[1], preceding_rows=-1, following_rows=1)
+    running = replace(query.aggregates[0], running="rows")
+    query = replace(
+        query, window=Counted(2, 1, following=1), aggregates=(running, following, *query.aggregates[2:]), event=()
+    )
+    run = Run(tmp_path, [query])
+    run.epoch([events(1, 2), events(1, k="b")])
+    assert [row[2:] for row in bounds(run.answers(), "q")] == [(1, 2.0)]
+    run.pond.drain()
+    rows = [(1, 2.0), (1, None), (2, None)]
+    assert sorted(((row["a0"], row["a1"]) for row in run.answers().rows["q"]), key=repr) == rows
+    run.pond.drain()
+    run.epoch([events(10, 11)])
+    run.pond.drain()
+    rows += [(3, 11.0), (4, None)]
+    assert sorted(((row["a0"], row["a1"]) for row in run.answers().rows["q"]), key=repr) == rows
 
 
 def test_events_that_come_out_of_order_count_in_order(folders: Iterator[Path]) -> None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Literal as OneOf
+
 import msgspec
 
 from millpond.model.expressions import Expression, Literal
 from millpond.model.functions import PREFIX
 from millpond.model.types import is_known
+
+NTH = "nth"
+"""The value of the n-th event of a frame of rows: `nth_value` in SQL. Its parameter is n; only `Counted` windows have
+it.
+"""
 
 DISTINCT = "approx_count_distinct"
 """Its `other` is a constant, the largest relative standard error allowed; its result is never NULL."""
@@ -65,10 +72,13 @@ OR_NULL = "null on overflow"
 FRAMES = ("peers", "rows", "partition")
 """Where the frame of `nth_value` ends: with the last event that ties, with the event itself, or with the partition."""
 
+Running = OneOf["rows", "peers"]
+"""Where the frame of a running total over events ends: with the event of the row, or the last event of equal time."""
+
 ORDERED = (*RANKS, *SHARES, *NEIGHBOURS)
 """Functions of the events of a key and time in an order; only queries with a `Range` window have them."""
 
-_LOGGED = frozenset((*LOGGED, *ORDERED))
+_LOGGED = frozenset((*LOGGED, NTH, *ORDERED))
 
 LISTAGGS = ("listagg", "listagg_distinct")
 """The functions of `LOGGED` that concatenate strings."""
@@ -88,8 +98,10 @@ class Aggregate(msgspec.Struct, frozen=True, cache_hash=True):
 
     `other` is the second argument, if the function has one; `more` are the arguments after the second; `parameters`
     are additional constants. `preceding_us`: the aggregate's own frame, if it is shorter than the frame of its `Range`
-    window; `preceding_rows`: the same for a `Counted` window, in events before the last one. `accuracy`: the accuracy
-    of an approximate percentile, if it differs from `ACCURACY`.
+    window; `preceding_rows`: the same for a `Counted` window, in events before that of the row (below 0: after it).
+    `following_rows`: where this frame ends, in events after that of the row (below 0: before it); unset: with the row's
+    event. `running`: the frame begins with the first event of the key, and ends with the event of the row or with the
+    last one of equal time. `accuracy`: the accuracy of an approximate percentile, if it differs from `ACCURACY`.
     """
 
     function: str
@@ -102,6 +114,8 @@ class Aggregate(msgspec.Struct, frozen=True, cache_hash=True):
     preceding_us: int | msgspec.UnsetType = msgspec.UNSET
     accuracy: int | msgspec.UnsetType = msgspec.UNSET
     preceding_rows: int | msgspec.UnsetType = msgspec.UNSET
+    following_rows: int | msgspec.UnsetType = msgspec.UNSET
+    running: Running | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def arguments(self) -> tuple[Expression, ...]:

@@ -330,7 +330,8 @@ class Counted(msgspec.Struct, frozen=True, tag_field="window", tag="counted"):
 
     Events are ordered by time, then by source partition and offset. A window begins at the time of its first event and
     ends at the time of its last event. Its row is emitted when the watermark reaches its end. With `once`, only the
-    first window of each key is emitted.
+    first window of each key is emitted. With `following`, the row is that of the event so many events before the last
+    one; a drain also emits the rows of the last events.
 
     Raises:
         QueryTypeError: size or step is not positive.
@@ -339,12 +340,11 @@ class Counted(msgspec.Struct, frozen=True, tag_field="window", tag="counted"):
     size: int
     every: int
     once: bool | msgspec.UnsetType = msgspec.UNSET
+    following: int | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         if self.size <= 0 or self.every <= 0:
-            raise QueryTypeError(
-                f"A window of {self.size} events every {self.every} is none.", "Use positive numbers of events."
-            )
+            raise QueryTypeError(f"A window of {self.size} events every {self.every} is none.", "Use positive numbers.")
 
     def assign(self, time_us: int) -> list[Interval]:
         """The window of a single event of `time_us`."""

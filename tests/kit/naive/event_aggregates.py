@@ -9,7 +9,7 @@ from typing import Any
 
 from kit.naive.aggregates import histogram
 from kit.naive.expressions import Raised, Row, Value, evaluate, order
-from millpond.model.aggregates import IGNORE_NULLS, LISTAGGS, NEIGHBOURS, ORDERED, RUNNING_TOTAL, Aggregate
+from millpond.model.aggregates import IGNORE_NULLS, LISTAGGS, NEIGHBOURS, NTH, ORDERED, RUNNING_TOTAL, Aggregate
 from millpond.model.expressions import Expression
 from millpond.model.query import Query
 from millpond.plan.groups.event_log import ties_of
@@ -22,12 +22,16 @@ def of_events(wanted: Aggregate, events: Sequence[Any], plain: Plain) -> Any:
     function, count = wanted.function, len(wanted.arguments)
     if function in ORDERED:
         return _ordered(wanted, events[0], events[1:], plain)
-    if function not in ("first", "last"):
+    if function not in ("first", "last", NTH):
         needed = [1] if function in ("min_by", "max_by") else [0] if function in LISTAGGS else range(count)
         events = [event for event in events if all(event[1 + i] is not None for i in needed)]
     in_time = sorted(events, key=lambda event: (event[0], *reversed([_rank(value) for value in event[1:]])))
     if function in ("first", "last"):
         return in_time[0 if function == "first" else -1][1] if in_time else None
+    if function == NTH:
+        assert isinstance(wanted.parameters, tuple)
+        place = int(str(wanted.parameters[0].value)) - 1
+        return in_time[place][1] if place < len(in_time) else None
     if function in ("min_by", "max_by"):
         return _by(wanted, in_time)
     if function in LISTAGGS:

@@ -116,10 +116,12 @@ def bounds_of(upstream: Query) -> dict[str, str]:
     """The columns of the rows that can be their event time, each with the window bound it is: `start`, `end` or `time`.
 
     The start of a session cannot, because a session that is still open may have begun at any time. No time of the first
-    n rows can, because they are emitted in the order in which they arrive.
+    n rows can, because they are emitted in the order in which they arrive; nor that of rows which wait for a later
+    event of their key.
     """
     columns: dict[str, str] = {}
-    parts = () if counted_rows(upstream.window) is not None else _BOUNDS_SHOWN.get(type(upstream.window), ())
+    waiting = counted_rows(upstream.window) is not None or _waits(upstream.window)
+    parts = () if waiting else _BOUNDS_SHOWN.get(type(upstream.window), ())
     for item in upstream.output:
         if isinstance(upstream.window, Range):
             columns |= _bounds_of_row(upstream, item)
@@ -130,6 +132,10 @@ def bounds_of(upstream: Query) -> dict[str, str]:
         elif item.expression.name in [f"window.{part}" for part in parts]:
             columns[item.name] = item.expression.name.removeprefix("window.")
     return columns
+
+
+def _waits(window: Window) -> bool:
+    return isinstance(window, Counted) and bool(window.following)
 
 
 def _bounds_of_row(upstream: Query, item: Named) -> dict[str, str]:

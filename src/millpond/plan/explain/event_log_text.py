@@ -124,7 +124,9 @@ def kept_text(plans: Sequence[QueryPlan]) -> str:
     if lasting:  # equal for all queries of a group
         return "each key, for ever" if lasting[0] is None else f"each key, for {duration(lasting[0])} of event time"
     if sizes:
-        return f"the last {max(sizes) - 1:,} events of each key, of any age, and a count for each key and filter"
+        running = any(one.running for plan in plans for one in plan.query.aggregates)
+        counts = f"{'its running totals, and ' if running else ''}a count for each key and filter"
+        return f"the last {max(sizes) - 1:,} events of each key, of any age, and {counts}"
     patterns = [(plan, plan.query.window) for plan in plans if isinstance(plan.query.window, Pattern)]
     if patterns:
         longest = max(window.reaches_us + plan.query.delay_us for plan, window in patterns)

@@ -63,6 +63,9 @@ def window_text(window: Window) -> str:
         return f"sessions until {render(window.own_end)}"
     if isinstance(window, Session):
         return f"sessions with a gap of {duration(window.gap_us)}"
+    if isinstance(window, Counted) and window.following:
+        before = count_of(window.size - 1 - window.following, "event")
+        return f"each event with {before} before it and {count_of(window.following, 'event')} after it"
     if isinstance(window, Counted):
         return f"the last {count_of(window.size, 'event')} every {count_of(window.every, 'event')}"
     if isinstance(window, Distinct) and window.ranked is not None:

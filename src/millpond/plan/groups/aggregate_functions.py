@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from millpond.model.aggregates import DISTINCT, ORDERED
+from millpond.model.aggregates import DISTINCT, NTH, ORDERED
 from millpond.model.functions import PREFIX
 from millpond.model.types import MOST_DIGITS, Digits, digits_of, is_decimal, is_integer, is_number
 
@@ -158,6 +158,7 @@ EVENT_FUNCTIONS = (
 _USER = EventFunction("", "", (), (), True, ())
 _BY_NAME = {function.name: function for function in EVENT_FUNCTIONS}
 _BY_NAME |= {name: EventFunction(name, "", (), ()) for name in FUNCTIONS}  # such as `min` of texts
+_BY_NAME[NTH] = EventFunction(NTH, "", (), (), True, ())
 _BY_NAME |= {name: EventFunction(name, "", (), (name,), False, ()) for name in ORDERED}
 
 

@@ -196,7 +196,7 @@ def _order(window: Window) -> tuple[int, ...]:
     if isinstance(window, Range):
         return (1, window.preceding_us)  # sorted after windows that cut slices
     if isinstance(window, Counted):
-        return window.size, window.every
+        return window.size, window.every, window.following or 0
     if isinstance(window, Distinct | Processed):
         return () if window.lasts_us is None else (window.lasts_us,)
     if isinstance(window, Pattern):

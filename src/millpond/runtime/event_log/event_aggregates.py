@@ -369,6 +369,13 @@ def _at_end(order: Ints, bounds: Ints, last: bool) -> Ints:
     return _picked(order, bounds[1:] - 1 if last else bounds[:-1])
 
 
+def _nth(inputs: AggregateInput) -> Values:
+    """The argument of the n-th event of each row, NULL where a row has fewer."""
+    order, bounds = inputs.sorted([inputs.position()])
+    places = bounds[:-1] + int(inputs.fractions[0]) - 1
+    return inputs.one_per_row(_picked(order, places), places >= bounds[1:], AggregateInput.values)
+
+
 def _extreme_by(largest: bool) -> Callable[[AggregateInput], Values]:
     """The argument of the event with the least or largest second argument.
 
@@ -402,6 +409,7 @@ _FUNCTIONS: dict[str, Callable[[AggregateInput], Values]] = {
     "collect_list": _collect_list,
     "collect_set": _collect_set,
     "first": _end_by(AggregateInput.position, AggregateInput.values, last=False),
+    "nth": _nth,
     "last": _end_by(AggregateInput.position, AggregateInput.values, last=True),
     "min": _end_by(AggregateInput.codes, AggregateInput.equal_values, last=False),
     "max": _end_by(AggregateInput.codes, AggregateInput.equal_values, last=True),

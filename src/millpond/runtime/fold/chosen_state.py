@@ -111,7 +111,7 @@ class ChosenState(State):
 
     def _rows(self, plan: QueryPlan, events: Events) -> tuple[Sequence[RowBatch], dict[str, int]]:
         at = np.arange(events.rows)
-        due = DueFrames(events, [at], at + 1, at, events.times_us, events.times_us + 1)
+        due = DueFrames(events, [at], [at + 1], at, events.times_us, events.times_us + 1)
         found = rows_of_events(self.group, Family(self.group, [plan]), due, self.keys, self.task.buckets)
         return found.rows, dict(found.withheld)
 

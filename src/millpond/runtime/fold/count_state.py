@@ -13,7 +13,7 @@ from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.fold.next_due import Due, next_count
 from millpond.runtime.fold.state import State
 from millpond.runtime.fold.state_size import Sizes, Stored, sizes_of_events
-from millpond.runtime.rows.count_windows import counter_of, needed_events, newly_counted, worth_merging
+from millpond.runtime.rows.count_windows import needed_events, newly_counted, worth_merging
 from millpond.runtime.task.levels import Levels
 from millpond.runtime.task.task_values import Watermark
 from millpond.state.layout.cells import Piece, merge
@@ -46,7 +46,7 @@ class CountState(State):
         self._pieces, size = {}, len(self.keys)
         for plan in self.group.queries:
             if (passed := newly_counted(self._log, plan, self.old, size, before, after)) is not None:
-                self._pieces[counter_of(plan)] = passed.piece(plan)
+                self._pieces |= passed.pieces(plan)
                 self.collect_frames(plan, passed.due(plan).cut(plan))
 
     def merge(self, after: Watermark) -> None:

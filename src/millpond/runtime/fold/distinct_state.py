@@ -71,7 +71,7 @@ class DistinctState(State):
         """Collect the rows of these events."""
         events = self._firsts
         at = np.arange(events.rows)
-        due = DueFrames(events, [at], at + 1, at, events.times_us, events.times_us + 1)
+        due = DueFrames(events, [at], [at + 1], at, events.times_us, events.times_us + 1)
         for plan in self.group.queries:
             self.collect_frames(plan, due.cut(plan))
 

@@ -57,12 +57,13 @@ def next_count(stored: Iterable[Stored], plan: QueryPlan) -> Due | None:
     """The count window that the earliest event completes."""
     found = []
     for one in stored:
-        key_count = one.state.key_count
-        passed = newly_counted(one.log(), plan, one.segments(), key_count, one.mark, Watermark(floor_us=_LAST))
+        key_count, later = one.state.key_count, Watermark(_LAST, one.mark.floor_us)
+        passed = newly_counted(one.log(), plan, one.segments(), key_count, one.mark, later)
         due = None if passed is None else passed.due(plan)
         if due is not None and len(due.at):
-            first = int(np.argmin(due.ends_us))
-            found.append((int(due.ends_us[first]), int(due.starts_us[first])))
+            last = due.events.times_us[due.highs[-1] - 1] + plan.query.row_per_event
+            first = int(np.argmin(last))
+            found.append((int(last[first]), int(due.starts_us[first])))
     return _first(found, plan)
 
 

@@ -84,8 +84,8 @@ class Due(NamedTuple):
         events = self.events._replace(columns=columns).take(found.places)
         events = events._replace(columns=events.columns | dict(self._filters(events, found.variables)))
         low, high = found.offsets[:-1], found.offsets[1:]
-        lows = [low] * (len(self.plan.query.aggregates) + 1)
-        return DueFrames(events, lows, high, high - 1, times[starts], times[ends - 1])
+        lows, highs = ([bound] * (len(self.plan.query.aggregates) + 1) for bound in (low, high))
+        return DueFrames(events, lows, highs, high - 1, times[starts], times[ends - 1])
 
     def _filters(self, events: Events, variables: Ints) -> Iterator[tuple[str, pa.Array]]:
         """The filters of the query's aggregates, as columns of the log."""

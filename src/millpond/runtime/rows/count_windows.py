@@ -1,12 +1,13 @@
 """Count windows, over the last n events of a key: which rows are due, and which events must be kept.
 
 An event is counted when the watermark reaches its time, because then all earlier events have arrived. The state of a
-key is the number of its counted events, in cells of one slice that never ends, and its last events, in the event log.
+key is the number of its counted events and its running totals, in cells of one slice that never ends, and its last
+events, in the event log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,42 +26,106 @@ from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.select_events import passed_mask, value_column
 from millpond.runtime.keys.current_slots import used_slots
 from millpond.runtime.rows.frame_rows import DueFrames
+from millpond.runtime.rows.running_totals import ALL_TIME, running_columns, total_piece, totals_of
 from millpond.runtime.task.task_values import SectionPlace, Watermark
-from millpond.state.layout.cells import Cells, Piece, Slices
+from millpond.state.layout.cells import Cells, Piece
 from millpond.state.layout.event_log import OFFSET, PARTITION, Events
-
-ALL_TIME = Slices(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64))
-"""The only slice of the cells with counts."""
 
 
 class CountedEvents(NamedTuple):
-    """The events of a query that are counted in this epoch, and the earlier events of their keys that windows need.
+    """The events of a query that are counted in this epoch, and the earlier events of their keys that rows need.
 
-    `events` are sorted by slot, then by their order within the key. `places`: the positions of the events that are
-    counted now. `numbers`: for each of these, the number of counted events of its key, this one included.
+    `events` are sorted by slot, then by their order within the key. `fresh`: which of them are counted now, the last
+    ones of each key. `firsts`: the position of the first event of each key. `key_of`: for each event, the position of
+    its key in `firsts`. `before`: for each key, the number of events that were counted before. `stored`: the cells of
+    earlier epochs. `drains`: the rows that wait for further events are emitted now, without these; rows of events up to
+    `drained_us` were emitted by earlier drains.
     """
 
     events: Events
-    places: Ints
-    numbers: Ints
+    fresh: Mask
+    firsts: Ints
+    key_of: Ints
+    before: Ints
+    stored: Sequence[Cells]
+    drains: bool
+    drained_us: int | None
 
-    def piece(self, plan: QueryPlan) -> Piece:
-        """The number of events that are counted now, by key."""
-        slots, counts = np.unique(self.events.slots[self.places], return_counts=True)
-        return Piece(ALL_TIME, np.zeros(len(slots), np.int64), slots, {f"{counter_of(plan)}:n": counts})
+    @property
+    def added(self) -> Ints:
+        """For each key, the number of events that are counted now."""
+        return np.bincount(self.key_of[self.fresh], minlength=len(self.firsts))
+
+    @property
+    def ends(self) -> Ints:
+        """For each key, the position after its last event."""
+        return np.append(self.firsts[1:], self.events.rows)
+
+    @property
+    def numbers(self) -> Ints:
+        """For each event, the number of counted events of its key up to it."""
+        return self.before[self.key_of] + 1 + np.arange(self.events.rows) - (self.ends - self.added)[self.key_of]
+
+    def pieces(self, plan: QueryPlan) -> Iterator[tuple[str, Piece]]:
+        """What is added to the cells, by id: the number of events that are counted now, by key, and running totals."""
+        counter, keys = counter_of(plan), np.flatnonzero(self.added)
+        slots, counts = self.events.slots[self.firsts[keys]], self.added[keys]
+        if len(keys):
+            yield counter, Piece(ALL_TIME, np.zeros(len(keys), np.int64), slots, {f"{counter}:n": counts})
+        totals = totals_of(plan, counter)
+        after = self.before + self.added - _kept(plan)
+        leaving = ~self._within(plan) & (self.numbers <= after[self.key_of]) if totals else self.fresh[:0]
+        if leaving.any():
+            events = self.events.take(leaving)
+            for name, measure in totals.items():
+                yield name, total_piece(name, measure, events)
 
     def due(self, plan: QueryPlan) -> DueFrames:
-        """The rows that are due: their window ends with an event that is counted now."""
-        window = plan.query.window
+        """The rows that are due: the last event of their window is counted now."""
+        window, numbers, ends = plan.query.window, self.numbers, self.ends[self.key_of]
         assert isinstance(window, Counted)
-        last = self.numbers == 1 if window.once is True else self.numbers % window.every == 0
-        at, numbers = self.places[last], self.numbers[last]
-        low = at + 1 - np.minimum(numbers, window.size)
-        times = self.events.times_us
-        own = [one.preceding_rows for one in plan.query.aggregates]
-        lows = [low if not isinstance(n, int) else at + 1 - np.minimum(numbers, n + 1) for n in own]
-        ends = times[at] + plan.query.row_per_event  # as the windows of time frames, they end just after the event
-        return DueFrames(self.events, [*lows, low], at + 1, at, times[low], ends)
+        awaited = window.following or 0
+        last = np.arange(self.events.rows) + awaited
+        due = last >= ends - self.added[self.key_of]
+        if not self.drains:
+            due &= last < ends
+        if awaited and self.drained_us is not None:
+            due &= self.events.times_us > self.drained_us
+        due &= numbers == 1 if window.once is True else numbers % window.every == 0
+        at = np.flatnonzero(due)
+        lows, highs = list[Ints](), list[Ints]()
+        for preceding, following in (*_own_frames(plan), (_preceding(window), awaited)):
+            lows.append(np.minimum(at - np.minimum(numbers[at] - 1, preceding), ends[at]))
+            highs.append(np.maximum(np.minimum(at + 1 + following, ends[at]), lows[-1]))
+        times, totals = self.events.times_us, totals_of(plan, counter_of(plan))
+        running = running_columns(plan, totals, self.stored, self.events, self._within(plan), at) if totals else {}
+        after_us = times[at] + plan.query.row_per_event  # as the windows of time frames, they end just after the event
+        return DueFrames(self.events, lows, highs, at, times[lows[-1]], after_us, running)
+
+    def _within(self, plan: QueryPlan) -> Mask:
+        """Which events the stored running totals contain."""
+        within: Mask = self.numbers <= (self.before - _kept(plan))[self.key_of]
+        return within
+
+
+def _kept(plan: QueryPlan) -> int:
+    """The number of counted events of each key that stay in the event log."""
+    assert isinstance(plan.query.window, Counted)
+    return plan.query.window.size - 1
+
+
+def _preceding(window: Counted) -> int:
+    """How many events before the event of a row its window has."""
+    return window.size - 1 - (window.following or 0)
+
+
+def _own_frames(plan: QueryPlan) -> Iterator[tuple[int, int]]:
+    """How many events the frame of each aggregate reaches back and forward from the event of the row."""
+    window = plan.query.window
+    assert isinstance(window, Counted)
+    for one in plan.query.aggregates:
+        own = one.preceding_rows
+        yield own if isinstance(own, int) else _preceding(window), one.following_rows or 0
 
 
 def counter_of(plan: QueryPlan) -> str:
@@ -79,17 +144,19 @@ def newly_counted(
         return None
     start = plan.from_us if low is None else max(plan.from_us, low + 1)
     events = passing(log.within(start, high + 1, plan.delay), presence)
+    drains = bool(window.following) and after.floor_us != before.floor_us
+    if window.size > 1 and (events.rows or drains):
+        named = None if drains else used_slots([events], keys)
+        earlier = log.within(plan.from_us, start, plan.delay, named=named)
+        events = log.together([passing(earlier, presence), events])
     if not events.rows:
         return None
-    if window.size > 1:
-        earlier = log.within(plan.from_us, start, plan.delay, named=used_slots([events], keys))
-        events = log.together([passing(earlier, presence), events])
     events = events.take(_order(events, plan))
-    places = np.arange(events.rows) if low is None else np.flatnonzero(events.times_us > low)
-    slots = events.slots[places]
-    first = np.flatnonzero(np.diff(slots, prepend=-1))
-    nth = np.arange(len(places)) - np.repeat(first, np.diff(np.append(first, len(places))))
-    return CountedEvents(events, places, _earlier_counts(counts, counter_of(plan), keys)[slots] + nth + 1)
+    fresh = np.ones(events.rows, bool) if low is None else events.times_us > low
+    first = np.diff(events.slots, prepend=-1) != 0
+    firsts, key_of = np.flatnonzero(first), np.cumsum(first) - 1
+    earlier = _earlier_counts(counts, counter_of(plan), keys)[events.slots[firsts]]
+    return CountedEvents(events, fresh, firsts, key_of, earlier, counts, drains, before.floor_us)
 
 
 def _earlier_counts(parts: Sequence[Cells], counter: str, keys: int) -> Ints:

@@ -7,7 +7,7 @@ every frame completely.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -36,7 +36,15 @@ from millpond.state.keys.key_dictionary import KeyDictionary
 from millpond.state.keys.keys import canonical
 from millpond.state.layout.cells import extreme_of
 from millpond.state.layout.event_log import Events
-from millpond.state.layout.merge_rules import ADD, MergeRule, is_low_word, merged, merged_overlapping, rule_of
+from millpond.state.layout.merge_rules import (
+    ADD,
+    MergeRule,
+    identities,
+    is_low_word,
+    merged,
+    merged_overlapping,
+    rule_of,
+)
 
 AT_ONCE = 1 << 20
 """About this many events of frames are held at once; a frame with more events is computed alone."""
@@ -55,33 +63,35 @@ def cut_by(cost: Ints) -> Iterator[tuple[int, int]]:
 
 
 class DueFrames(NamedTuple):
-    """Rows of one query: for aggregate j, row i is computed from the events `lows[j][i]` … `highs[i]` - 1.
+    """Rows of one query: for aggregate j, row i is computed from the events `lows[j][i]` … `highs[j][i]` - 1.
 
-    The last of `lows` belongs to the whole window and is the smallest. `events` are sorted by slot, then in the order
-    that frames use. Row i is the row of event `at[i]`, with the window [`starts_us[i]`, `ends_us[i]`).
+    The last of `lows` and of `highs` belong to the whole window, which contains all frames. `events` are sorted by
+    slot, then in the order that frames use. Row i is the row of event `at[i]`, with the window [`starts_us[i]`,
+    `ends_us[i]`). `totals`: for aggregates whose frames reach back to events that are not stored, by their positions,
+    the columns of their measures with a value for each row.
     """
 
     events: Events
     lows: Sequence[Ints]
-    highs: Ints
+    highs: Sequence[Ints]
     at: Ints
     starts_us: Ints
     ends_us: Ints
+    totals: Mapping[int, Mapping[str, npt.NDArray[Any]]] = {}
 
     def cut(self, plan: QueryPlan) -> Iterator[DueFrames]:
         """The rows in parts that are computed one after the other."""
         if not len(self.at):
             return
         reads_events = any(one.logged and one.function not in ORDERED for one in plan.query.aggregates)
-        cost = self.highs - self.lows[-1] if reads_events else np.ones(len(self.at), np.int64)
+        cost = self.highs[-1] - self.lows[-1] if reads_events else np.ones(len(self.at), np.int64)
         for first, end in cut_by(cost):
             rows = slice(first, end)
-            base, top = int(self.lows[-1][rows].min()), int(self.highs[rows].max())
-            lows = [low[rows] - base for low in self.lows]
+            base, top = int(self.lows[-1][rows].min()), int(self.highs[-1][rows].max())
+            lows, highs = ([bound[rows] - base for bound in bounds] for bounds in (self.lows, self.highs))
+            totals = {i: {name: column[rows] for name, column in some.items()} for i, some in self.totals.items()}
             bounds_us = self.starts_us[rows], self.ends_us[rows]
-            yield DueFrames(
-                self.events.between(base, top), lows, self.highs[rows] - base, self.at[rows] - base, *bounds_us
-            )
+            yield DueFrames(self.events.between(base, top), lows, highs, self.at[rows] - base, *bounds_us, totals)
 
 
 def rows_of_events(
@@ -105,23 +115,23 @@ def _inputs(plan: QueryPlan, due: DueFrames, keys: BlockKeys) -> dict[str, Value
     query, size = plan.query, len(due.at)
     presence, ties = presence_filter(query), ties_of(query.aggregates)
     events = in_order(due.events, ties) if ties else due.events
-    ordered = isinstance(query.window, Counted) and query.row_per_event  # the last event of a frame is that of the row
+    ordered = isinstance(query.window, Counted) and query.row_per_event  # events of equal time have an order
     if ordered or isinstance(query.window, Pattern):
         events = with_position(due.events, np.arange(due.events.rows))
-    frames, ranked = _Frames(due.events), RankedEvents(query.aggregates, due.events, due.at)
+    frames, ranked = Frames(due.events), RankedEvents(query.aggregates, due.events, due.at)
     inputs = {}
-    for i, (aggregate, low) in enumerate(zip(query.aggregates, due.lows, strict=False)):
+    for i, (aggregate, low, high) in enumerate(zip(query.aggregates, due.lows, due.highs, strict=False)):
         if aggregate.function == RUNNING_TOTAL:
             values = _running_total(ranked.total(aggregate), due.events)
         elif aggregate.function in ORDERED:
             values = ranked.values(aggregate)
         elif aggregate.logged:
-            aggregate_input = input_of_frames(aggregate, presence, events, low, due.highs)
+            aggregate_input = input_of_frames(aggregate, presence, events, low, high)
             values = of_events(plan, aggregate_input, due.events.slots[due.at].astype(np.int64), keys)
         else:
             measures = measures_of(aggregate, presence)
-            columns = {f"{measures[-1].id}:n": np.zeros(size, np.int64)} | frames.columns(measures, low, due.highs)
-            values = finish(aggregate, measures, columns)
+            found = due.totals[i] if i in due.totals else frames.columns(measures, low, high)
+            values = finish(aggregate, measures, {f"{measures[-1].id}:n": np.zeros(size, np.int64), **found})
         inputs[f"agg:{i}"] = checked(plan, values)
     at = pa.array(due.at)
     # as Spark, the row of equal events has 0.0 for -0.0; the event that `keeps` chooses is emitted unchanged
@@ -137,12 +147,12 @@ def _running_total(total: RunningTotal, events: Events) -> Values:
     measures = measures_of(total.aggregate, None)
     none = {f"{measures[-1].id}:n": np.zeros(len(total.places), np.int64)}
     events = events.take(total.places)
-    frames = _Frames(events, _ValueFacts(events, total.aggregate.arguments[0]))
+    frames = Frames(events, _ValueFacts(events, total.aggregate.arguments[0]))
     columns = none | frames.columns(measures, total.lows, total.highs)
     return take_values(finish(total.aggregate, measures, columns), total.rows)
 
 
-class _EventFacts:
+class EventFacts:
     """Events of the log as `Facts` for partials: conditions and values were evaluated when the events arrived."""
 
     def __init__(self, events: Events) -> None:
@@ -164,7 +174,7 @@ class _EventFacts:
         return data
 
 
-class _ValueFacts(_EventFacts):
+class _ValueFacts(EventFacts):
     """The same, where the only condition is that a value is not NULL, which the log does not store."""
 
     def __init__(self, events: Events, value: Expression) -> None:
@@ -175,13 +185,24 @@ class _ValueFacts(_EventFacts):
         return None if name is None else np.asarray(self._columns[value_name(self._value)].is_valid())
 
 
-class _Frames:
-    """Computes measures of frames: each event is a cell, and a frame is a run of cells."""
+class Carried(NamedTuple):
+    """Cells of earlier events that are not stored: each is inserted before the event at `at` (ascending).
 
-    def __init__(self, events: Events, facts: _EventFacts | None = None) -> None:
-        self._partials = Partials(facts or _EventFacts(events), np.arange(events.rows), events.rows)
+    The names of `columns` begin with the ids of measures.
+    """
+
+    at: Ints
+    columns: Mapping[str, npt.NDArray[Any]]
+
+
+class Frames:
+    """Computes measures of frames: each event is a cell, and a frame is a run of cells, `carried` ones included."""
+
+    def __init__(self, events: Events, facts: EventFacts | None = None, carried: Carried | None = None) -> None:
+        self._partials = Partials(facts or EventFacts(events), np.arange(events.rows), events.rows)
         self._every = np.arange(events.rows)
         self._added: set[str] = set()
+        self._carried = carried or Carried(self._every[:0], {})
 
     def columns(self, measures: Sequence[Measure], low: Ints, high: Ints) -> dict[str, npt.NDArray[Any]]:
         """The columns of some measures, with one row per frame [low, high)."""
@@ -190,19 +211,30 @@ class _Frames:
                 self._partials.add(measure)
                 self._added.add(measure.id)
         ids = {measure.id for measure in measures}
-        stored = {n: c for n, c in self._partials.columns(self._every).items() if n.partition(":")[0] in ids}
+        known, carried = self._partials.columns(self._every), self._carried.columns
+        names = [name for name in {**known, **carried} if name.partition(":")[0] in ids and not is_low_word(name)]
         merged_columns: dict[str, npt.NDArray[Any]] = {}
-        for name, column in stored.items():
-            if is_low_word(name):
-                continue
-            rule, complete = rule_of(name), extreme_of(name, stored)
-            assert complete is not None
+        for name in names:
+            rule, complete = rule_of(name), self._with_carried(name, known)
             if ":w" in name:
-                _add_words(merged_columns, name, column, low, high)
+                _add_words(merged_columns, name, complete, low, high)
             else:
                 merge = merged_frames if rule.inverse is None else _difference
                 merged_columns[name] = merge(rule, complete, low, high)
         return merged_columns
+
+    def _with_carried(self, name: str, known: Mapping[str, Ints]) -> npt.NDArray[Any]:
+        """A column of all cells; where there is none of the events, or of the carried cells, it has no effect."""
+        at, columns = self._carried
+        column, carried = extreme_of(name, known), extreme_of(name, columns)
+        if not len(at):
+            assert column is not None
+            return column
+        one = carried if column is None else column
+        assert one is not None
+        rule = rule_of(name)
+        column = identities(rule, one.dtype, len(self._every)) if column is None else column
+        return np.insert(column, at, identities(rule, one.dtype, len(at)) if carried is None else carried)
 
 
 def _difference(rule: MergeRule, column: Ints, low: Ints, high: Ints) -> Ints:
@@ -230,7 +262,7 @@ def _add_words(columns: dict[str, npt.NDArray[Any]], name: str, column: Ints, lo
 
 
 def merged_frames(rule: MergeRule, values: npt.NDArray[Any], low: Ints, high: Ints) -> npt.NDArray[Any]:
-    """The merged values of each frame [low, high), from two runs that may overlap; no frame may be empty.
+    """The merged values of each frame [low, high), from two runs that may overlap.
 
     >>> merged_frames(rule_of("x:min"), np.array([3, 1, 2]), np.array([0, 2]), np.array([3, 3])).tolist()
     [1, 2]
@@ -239,7 +271,7 @@ def merged_frames(rule: MergeRule, values: npt.NDArray[Any], low: Ints, high: In
         ValueError: the rule may not be applied twice to an event.
     """
     level = np.frexp((high - low).astype(np.float64))[1] - 1
-    results = np.empty(len(low), values.dtype)
+    results = identities(rule, values.dtype, len(low))
     for step in range(int(level.max()) + 1 if len(level) else 0):
         width = 1 << step  # values[i] merges `width` values from i on
         at = np.flatnonzero(level == step)

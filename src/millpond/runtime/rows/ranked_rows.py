@@ -94,8 +94,8 @@ class RankedChanges:
         order = _order(events, self._group)
         events, at = events.take(order), np.flatnonzero(chosen[ranked][order])
         times = events.times_us[at]
-        lows = [at] * (1 + len(self._before))
-        due = DueFrames(_at_one_time(events), lows, at + 1, at, times, times + 1)
+        lows, highs = ([bound] * (1 + len(self._before)) for bound in (at, at + 1))
+        due = DueFrames(_at_one_time(events), lows, highs, at, times, times + 1)
         bare = msgspec.structs.replace(plan, query=msgspec.structs.replace(plan.query, having=None))
         found = rows_of_events(self._group, Family(self._group, [bare]), due, keys, buckets)
         for one in found.rows:

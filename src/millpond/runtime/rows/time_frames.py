@@ -63,7 +63,7 @@ def rows_due(log: GroupLog, plan: QueryPlan, keys: int, before: Watermark, after
     slot_offsets = events.slots[at].astype(np.int64) * width
     lows = {us: np.searchsorted(places, slot_offsets + np.searchsorted(times_seen, times - us)) for us in {*frames}}
     highs = np.searchsorted(places, places[at], "right")
-    due = DueFrames(events, [lows[us] for us in frames], highs, at, times - frames[-1], times + 1)
+    due = DueFrames(events, [lows[us] for us in frames], [highs] * len(frames), at, times - frames[-1], times + 1)
     yield from due.cut(plan)
 
 

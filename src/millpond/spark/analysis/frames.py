@@ -1,4 +1,4 @@
-"""Reads an analysed `Window` node: aggregates OVER frames before each event of a key."""
+"""Reads an analysed `Window` node: aggregates OVER frames around each event of a key."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
+from msgspec import UNSET
 
 from millpond.errors import UnsupportedQuery
-from millpond.model.aggregates import Aggregate
+from millpond.model.aggregates import NTH, Aggregate, Running
 from millpond.model.expressions import Column, Expression, Literal, call, literal
 from millpond.model.types import WINDOW
 from millpond.model.windows import Counted, Range
@@ -16,35 +17,54 @@ from millpond.spark.analysis.windows import MAX_EVENTS, check_length
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, id_of, items, kind_of, text_of, type_of
 
 _ROWS = "Write ROWS BETWEEN 9 PRECEDING AND CURRENT ROW."
-_LAG = f"Of earlier events, lag(x, n) takes n from 0 to {MAX_EVENTS - 1:,}; later events are not known."
+_LAG = f"Let lag(x, n) and lead(x, n) have n from 0 to {MAX_EVENTS - 1:,}."
+_BOUND = "Bound the frame: ROWS BETWEEN 9 PRECEDING AND CURRENT ROW. Sums, counts, least and largest numbers need none."
 _CURE = "Write RANGE BETWEEN INTERVAL 10 MINUTES PRECEDING AND CURRENT ROW."
+
+_NEIGHBOURS = ("Lag", "Lead")
+"""Spark's functions of one other event."""
+
+_RUNNING = ("UnboundedPreceding", "CurrentRow")
+"""The bounds of the frame of a running total."""
 
 
 class Call(NamedTuple):
-    """An aggregate over a frame: the id of its result, Spark's `AggregateExpression` or `Lag`, and the frame's length.
+    """A function over a frame: the id of its result, Spark's expression of it, and the bounds of the frame.
 
-    The length is in microseconds, or for a frame of rows the number of events before the event itself.
+    `preceding` is in microseconds, or for a frame of rows the number of events before the event itself. `following`:
+    the number of events after it. Either may be negative. `running`: the frame begins with the first event of the key,
+    and ends with the event (`rows`) or the last one of equal time (`peers`).
     """
 
     identity: int
     function: JavaObject
     preceding: int
+    following: int = 0
+    running: Running | None = None
 
 
 class Frames(NamedTuple):
-    """PARTITION BY, the column of ORDER BY, the calls, whether their frames are numbers of rows, and one is `lag`."""
+    """PARTITION BY, the column of ORDER BY, the calls, whether their frames are numbers of rows, and one of these is
+    neither bounded nor ends with its event, or is `lag` or `lead`.
+    """
 
     keys: list[JavaObject]
     time: JavaObject
     calls: list[Call]
     of_rows: bool
-    has_lag: bool
+    by_row: bool
 
     @property
     def window(self) -> Range | Counted:
         """The window of a query with these frames: the widest one."""
-        widest = max(call.preceding for call in self.calls)
-        return Counted(widest + 1, 1) if self.of_rows else Range(widest)
+        if not self.of_rows:
+            return Range(self._widest)
+        following = max(call.following for call in self.calls)
+        return Counted(self._widest + 1 + max(following, 0), 1, following=following if following > 0 else UNSET)
+
+    @property
+    def _widest(self) -> int:
+        return max(0, *(call.preceding for call in self.calls))
 
     def value(
         self, made: Call, aggregate: Callable[[JavaObject], Aggregate], meaning: Callable[[JavaObject], Expression],
@@ -52,21 +72,37 @@ class Frames(NamedTuple):
     ) -> Expression:  # fmt: skip
         """The value of a call over `aggregates`, to which its own are added.
 
-        `lag(x, n)` is the first value of n + 1 events, if the key has had so many.
+        `lag(x, n)` is the first value of n + 1 events, if the key has had so many; `lead(x, n)` is the value of one.
         """
-        if kind_of(made.function) != "Lag":
-            return self._over(aggregate(made.function), made, aggregates)
+        if kind_of(made.function) == "NthValue":
+            value = meaning(made.function.input())
+            nulls = call("isnotnull", (value,), "boolean") if made.function.ignoreNulls() else None
+            nth = (literal(int(str(made.function.offset())), "int"),)
+            return self._over(Aggregate(NTH, value, nulls, value.type, parameters=nth), made, aggregates)
+        if kind_of(made.function) not in _NEIGHBOURS:
+            found = aggregate(made.function)
+            if made.running and found.logged:
+                raise UnsupportedQuery(
+                    f"`{text_of(made.function)}` is over all earlier events of a key, which would be stored "
+                    "indefinitely.",
+                    _BOUND,
+                )
+            return self._over(found, made, aggregates)
         value, default = meaning(made.function.input()), constant_default(made.function, meaning)
         first = self._over(Aggregate("first", value, None, value.type), made, aggregates)
         count = self._over(Aggregate("count", None, None, "bigint"), made, aggregates)
-        complete = call("eq", (count, literal(made.preceding + 1, "bigint")), "boolean")
-        return call("case", (complete, first, default), value.type)
+        size = literal(made.preceding + made.following + 1, "bigint")
+        return call("case", (call("eq", (count, size), "boolean"), first, default), value.type)
 
     def _over(self, aggregate: Aggregate, made: Call, aggregates: list[Aggregate]) -> Column:
-        """An aggregate with its own frame, if that is shorter than the widest."""
-        if made.preceding < max(one.preceding for one in self.calls):
+        """An aggregate with its own frame, if that differs from the widest."""
+        if made.running:
+            aggregate = msgspec.structs.replace(aggregate, running=made.running)
+        elif made.preceding < self._widest or made.following:
             own = "preceding_rows" if self.of_rows else "preceding_us"
             aggregate = msgspec.structs.replace(aggregate, **{own: made.preceding})
+        if made.following:
+            aggregate = msgspec.structs.replace(aggregate, following_rows=made.following)
         if aggregate not in aggregates:
             aggregates.append(aggregate)
         return Column(f"agg:{aggregates.index(aggregate)}", aggregate.type)
@@ -109,8 +145,8 @@ def frames_of(catalyst: Catalyst, node: JavaObject) -> Frames:
     """
     order = items(node.orderSpec())
     aliases = items(node.windowExpressions())
-    lags = [kind_of(alias.child().windowFunction()) == "Lag" for alias in aliases]
-    times = ("timestamp", WINDOW) if any(lags) else ("timestamp",)
+    by_row = any(_is_by_row(alias.child()) for alias in aliases)
+    times = ("timestamp", WINDOW) if by_row else ("timestamp",)
     if len(order) != 1 or kind_of(order[0].direction()) != "Ascending" or type_of(order[0].child()) not in times:
         raise UnsupportedQuery(
             f"OVER (… ORDER BY {', '.join(text_of(one) for one in order) or 'nothing'}) is not answered.",
@@ -124,11 +160,24 @@ def frames_of(catalyst: Catalyst, node: JavaObject) -> Frames:
     if len(of_rows) > 1:
         raise UnsupportedQuery("The query has frames of rows and frames of time.", "Make them two queries.")
     calls = [_call(catalyst, alias) for alias in aliases]
-    return Frames(keys, order[0].child(), calls, True in of_rows, any(lags))
+    return Frames(keys, order[0].child(), calls, True in of_rows, by_row)
+
+
+def _bounds(over: JavaObject) -> tuple[str, str]:
+    frame = over.windowSpec().frameSpecification()
+    return kind_of(frame.lower()), kind_of(frame.upper())
 
 
 def _counts_rows(over: JavaObject) -> bool:
-    return kind_of(over.windowSpec().frameSpecification().frameType()) == "RowFrame"
+    of_rows = kind_of(over.windowSpec().frameSpecification().frameType()) == "RowFrame"
+    return of_rows or _bounds(over) == _RUNNING
+
+
+def _is_by_row(over: JavaObject) -> bool:
+    """Whether a function has a frame of rows that is another one than that of some rows before the event and itself."""
+    lower, upper = _bounds(over)
+    neighbour = kind_of(over.windowFunction()) in _NEIGHBOURS
+    return _counts_rows(over) and (neighbour or lower == "UnboundedPreceding" or upper != "CurrentRow")
 
 
 def whole(catalyst: Catalyst, number: JavaObject) -> int:
@@ -139,35 +188,47 @@ def whole(catalyst: Catalyst, number: JavaObject) -> int:
 def _call(catalyst: Catalyst, alias: JavaObject) -> Call:
     over = alias.child()
     frame = over.windowSpec().frameSpecification()
-    function = over.windowFunction()
-    if kind_of(function) == "Lag":
+    function, kind = over.windowFunction(), kind_of(over.windowFunction())
+    if kind in _NEIGHBOURS:
         _check_nulls(function)
-        rows = whole(catalyst, function.inputOffset())
-        if not 0 <= rows < MAX_EVENTS:
-            raise UnsupportedQuery(f"`{text_of(function)}` is of a later event, or of one too far back.", _LAG)
-        return Call(id_of(alias), function, rows)
-    if kind_of(function) != "AggregateExpression":
-        raise UnsupportedQuery(f"`{text_of(function)}` OVER is not answered.", "Use an aggregate function, or lag.")
-    return Call(id_of(alias), function, _preceding(catalyst, frame, of_rows=_counts_rows(over)))
+        back = whole(catalyst, function.inputOffset()) if kind == "Lag" else -whole(catalyst, function.offset())
+        if abs(back) >= MAX_EVENTS:
+            raise UnsupportedQuery(f"`{text_of(function)}` is of an event too far away.", _LAG)
+        return Call(id_of(alias), function, back, max(-back, 0))
+    if kind not in ("AggregateExpression", "NthValue"):
+        raise UnsupportedQuery(
+            f"`{text_of(function)}` OVER is not answered.", "Use an aggregate function, lag, lead or nth_value."
+        )
+    if _bounds(over) == _RUNNING:
+        if kind == "NthValue":
+            raise UnsupportedQuery(
+                f"`{text_of(function)}` is of all earlier events of a key, which would be stored indefinitely.", _BOUND
+            )
+        of_rows = kind_of(frame.frameType()) == "RowFrame"
+        return Call(id_of(alias), function, 0, running="rows" if of_rows else "peers")
+    if _counts_rows(over):
+        preceding, following = -_rows(catalyst, frame, frame.lower()), _rows(catalyst, frame, frame.upper())
+        return Call(id_of(alias), function, preceding, following)
+    return Call(id_of(alias), function, _preceding(catalyst, frame))
 
 
-def _preceding(catalyst: Catalyst, frame: JavaObject, *, of_rows: bool) -> int:
-    """How far a frame reaches back, in microseconds or rows."""
+def _rows(catalyst: Catalyst, frame: JavaObject, bound: JavaObject) -> int:
+    """The number of events between an event and a bound of its frame; below 0 before the event."""
+    if kind_of(bound).startswith("Unbounded"):
+        raise UnsupportedQuery(f"The frame {_shown(frame)} never ends, or contains all earlier events.", _ROWS)
+    rows = 0 if kind_of(bound) == "CurrentRow" else int(catalyst.constant(bound) or 0)
+    if abs(rows) >= MAX_EVENTS:
+        raise UnsupportedQuery(f"The frame {_shown(frame)} has more than {MAX_EVENTS:,} rows.", _ROWS)
+    return rows
+
+
+def _preceding(catalyst: Catalyst, frame: JavaObject) -> int:
+    """How far a frame of time reaches back, in microseconds."""
     if kind_of(frame.upper()) != "CurrentRow":
         raise UnsupportedQuery(f"The frame {_shown(frame)} does not end with its event.", _CURE)
     lower = frame.lower()
     if kind_of(lower) == "CurrentRow":
         return 0
-    if kind_of(lower) == "UnboundedPreceding":
-        raise UnsupportedQuery(
-            f"The frame {_shown(frame)} is unbounded: every event would be stored indefinitely.",
-            f"Bound it. {_CURE} Or group by the keys in update mode, where each row has the current total.",
-        )
-    if of_rows:
-        rows = -int(catalyst.constant(lower) or 0)
-        if not 0 <= rows < MAX_EVENTS:
-            raise UnsupportedQuery(f"The frame {_shown(frame)} has no row, or more than {MAX_EVENTS:,}.", _ROWS)
-        return rows
     kind = type_of(lower)
     if not kind.startswith("interval") or "year" in kind or "month" in kind.replace("minute", ""):
         raise UnsupportedQuery(f"The frame {_shown(frame)} is no length of time.", _CURE)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kit.naive.expressions import Value, order
-from millpond.model.aggregates import LISTAGGS, ORDERED, Aggregate
+from millpond.model.aggregates import LISTAGGS, NTH, ORDERED, Aggregate
 from millpond.model.query import Query
 from millpond.model.windows import Counted, Interval, Range
 
-_NEEDED = {"first": (), "last": (), "min_by": (1,), "max_by": (1,), **dict.fromkeys(LISTAGGS, (0,))}
+_NEEDED = {NTH: (), "first": (), "last": (), "min_by": (1,), "max_by": (1,), **dict.fromkeys(LISTAGGS, (0,))}
 """Function -> the arguments whose NULL makes it skip an event; other arguments may be NULL."""
 
 
@@ -55,27 +55,51 @@ def frames_by_epoch(
             found.append([_range_frame(query, event, every) for event in ripe])
             continue
         ripe.sort(key=lambda event: (event.time, _contribution(query, event), _shown(event), _signs(event)))
-        frames = [_counted_frame(query, event, passed.setdefault(event.identity, [])) for event in ripe]
-        found.append([frame for frame in frames if frame is not None])
+        found.append([])
+        for key in dict.fromkeys([*passed, *(event.identity for event in ripe)]):
+            every_one = passed.setdefault(key, [])
+            first = len(every_one)
+            every_one += [event for event in ripe if event.identity == key]
+            frames = [_counted_frame(query, every_one, at) for at in _due(query, len(every_one), first, mark)]
+            found[-1] += [frame for frame in frames if frame is not None]
     return found
 
 
-def _counted_frame(query: Query, event: Event, before: list[Event]) -> Frame | None:
-    """The frame that ends with an event, if there is one; adds the event to `before`, the events of its key."""
+def _due(query: Query, count: int, first: int, mark: float | None) -> range:
+    """Which of the `count` events of a key have their rows now; the events from `first` on are counted now.
+
+    A row waits for the events that follow it in its window; a drain, with the mark `inf`, does not.
+    """
     assert isinstance(query.window, Counted)
-    before.append(event)
-    if len(before) % query.window.every:
+    awaited = query.window.following or 0
+    return range(max(first - awaited, 0), count if mark == math.inf else max(count - awaited, 0))
+
+
+def _counted_frame(query: Query, events: Sequence[Event], at: int) -> Frame | None:
+    """The frame of the event at `at` among the events of its key, if it has one."""
+    window, event = query.window, events[at]
+    assert isinstance(window, Counted)
+    if (at + 1) % window.every:
         return None
-    last = before[-query.window.size :]
+    awaited = window.following or 0
+    before = window.size - 1 - awaited
+    low = max(at - before, 0)
     if not query.row_per_event:
-        arguments = [[value for one in last for j, value in one.taken if j == i] for i in range(len(query.aggregates))]
-        return Frame(Interval(last[0].time, event.time), event.keys, tuple(arguments), ())
+        arguments = [
+            [value for one in events[low : at + 1] for j, value in one.taken if j == i]
+            for i in range(len(query.aggregates))
+        ]
+        return Frame(Interval(events[low].time, event.time), event.keys, tuple(arguments), ())
     arguments = []
     for i, aggregate in enumerate(query.aggregates):
-        own = last if not isinstance(aggregate.preceding_rows, int) else last[-1 - aggregate.preceding_rows :]
-        taken = [(place, value) for place, one in enumerate(own) for j, value in one.taken if j == i]
+        begin = max(at - (before if not isinstance(aggregate.preceding_rows, int) else aggregate.preceding_rows), 0)
+        end = max(at + 1 + (aggregate.following_rows or 0), 0)
+        if aggregate.running:
+            begin = 0
+            end = sum(one.time <= event.time for one in events) if aggregate.running == "peers" else at + 1
+        taken = [(place, value) for place, one in enumerate(events[begin:end]) for j, value in one.taken if j == i]
         arguments.append([(place, *value[1:]) if aggregate.logged else value for place, value in taken])
-    return Frame(Interval(last[0].time, event.time + 1), event.keys, tuple(arguments), event.of_event)
+    return Frame(Interval(events[low].time, event.time + 1), event.keys, tuple(arguments), event.of_event)
 
 
 def _shown(event: Event) -> list[tuple[object, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.model.aggregates import LOGGED
+from millpond.model.aggregates import LOGGED, NTH
 from millpond.plan.groups.aggregate_functions import EVENT_FUNCTIONS, FUNCTIONS, event_function
 from millpond.plan.groups.measure_kinds import KINDS, cell_bytes, usual_columns
 from millpond.plan.groups.plan import Measure
@@ -15,7 +15,7 @@ from millpond.runtime.event_log.event_aggregates import _FUNCTIONS as OF_EVENTS
 
 def test_each_function_is_answered_from_measures_or_from_events() -> None:
     assert set(FINISH) == set(FUNCTIONS)
-    assert set(OF_EVENTS) == {*LOGGED, "min", "max"}
+    assert set(OF_EVENTS) == {*LOGGED, NTH, "min", "max"}
     assert {function.name for function in EVENT_FUNCTIONS} == set(LOGGED)
 
 

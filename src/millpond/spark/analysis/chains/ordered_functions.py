@@ -45,11 +45,11 @@ _TOTALS = ("sum", "avg", "count", "min", "max")
 def is_ordered(node: JavaObject) -> bool:
     """Whether a `Window` node has a function of the rows of a window in an order, or of all rows of its partition.
 
-    `lag`, `first_value` and `last_value` in the order of event time, without a window in PARTITION BY, are frames of
-    earlier events instead.
+    `lag`, `lead`, `nth_value`, `first_value` and `last_value` in the order of event time, without a window in
+    PARTITION BY, are frames of events instead.
     """
     kinds = {kind_of(_function(alias.child())) for alias in items(node.windowExpressions())}
-    framed, orders = {"Lag", *_ENDS}, items(node.orderSpec())
+    framed, orders = {"Lag", "Lead", "NthValue", *_ENDS}, items(node.orderSpec())
     if not kinds.isdisjoint(NAMES.keys() - framed) or not orders:
         return True
     lower = {kind_of(a.child().windowSpec().frameSpecification().lower()) for a in items(node.windowExpressions())}

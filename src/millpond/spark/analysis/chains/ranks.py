@@ -31,8 +31,8 @@ from millpond.spark.catalyst.private_names import JavaObject, id_of, items, kind
 
 _WINDOW_FIRST = (
     "Aggregate by a window w first, in FROM (…) or in an earlier query: … OVER (PARTITION BY w ORDER BY …) FROM STREAM "
-    "lower. Of events, lag(x) OVER (PARTITION BY k ORDER BY ts) gives an earlier value, and max_by(x, y, 10) the first "
-    "10 of a window. In update mode, ranks of all events so far are answered."
+    "lower. Of events, lag(x) OVER (PARTITION BY k ORDER BY ts) gives an earlier value, lead(x) a later one, and "
+    "max_by(x, y, 10) the first 10 of a window. In update mode, ranks of all events so far are answered."
 )
 
 
@@ -82,7 +82,7 @@ def read_frames(context: StepContext, node: JavaObject, above: list[JavaObject])
     input_plan = read_input_plan(context.catalyst, node.child(), cut_at_repeats=True)
     source = context.source(input_plan, ids_of(node))
     reader = Reader(context, source, input_plan)
-    if source.upstreams and found.has_lag:  # other frames keep the event time that their state has
+    if source.upstreams and found.by_row:  # other frames keep the event time that their state has
         reader = _RankReader(context, source, input_plan)
         reader.check_order(found.time)
     return reader.frames(found, outputs(node), above)
