@@ -1009,3 +1009,21 @@ AND sum(amount) > (SELECT max(high) / 100 FROM limits);
 --- sub_query_above
 SELECT * FROM (SELECT kind, window(ts, '1 hour') AS w, sum(qty) AS s FROM tx GROUP BY ALL)
 WHERE s > (SELECT min(least) FROM watched);
+--- value_without_from
+SELECT card, window(ts, '1 hour') AS w, sum(amount) AS s, (SELECT 5) AS five FROM tx GROUP BY ALL
+HAVING sum(amount) > (SELECT 5);
+--- lateral_expressions
+SELECT window(ts, '1 hour') AS w, sum(x) AS s, max(y) AS m FROM tx LEFT JOIN LATERAL (SELECT amount * 2 AS x) ON true, LATERAL (SELECT x + 1) AS t(y)
+GROUP BY ALL;
+--- collated
+SELECT kind COLLATE UTF8_BINARY AS kind, window(ts, '1 hour') AS w, count(*) AS n FROM tx
+WHERE card COLLATE UTF8_LCASE <> 'C1' GROUP BY ALL;
+--- running_totals
+SELECT id, sum(qty) OVER (PARTITION BY card ORDER BY ts) AS q, lead(id) OVER (PARTITION BY merchant ORDER BY ts) IS NULL AS last
+FROM tx;
+--- intersect_windows
+SELECT window(ts, '1 hour') AS w, card FROM tx GROUP BY ALL
+INTERSECT ALL SELECT window(ts, '1 hour'), card FROM tx WHERE kind = 'web' GROUP BY window(ts, '1 hour'), card;
+--- except_windows
+SELECT w, n FROM (SELECT window(ts, '1 hour') AS w, card, count(*) AS n FROM tx GROUP BY ALL)
+EXCEPT SELECT window(ts, '1 hour'), count(*) FROM tx WHERE kind = 'web' GROUP BY window(ts, '1 hour'), card;

@@ -38,9 +38,12 @@ EXPRESSIONS = words(
     StringTrimLeft StringTrimRight Substring StringLocate StringTranslate Overlay Extract TryEval UnresolvedGenerator
     WindowExpression WindowSpecDefinition SpecifiedWindowFrame UnspecifiedFrame CurrentRow UnboundedPreceding
     UnboundedFollowing Rollup Cube GroupingSets InSubquery UnresolvedWindowExpression
-    UnresolvedStarExceptOrReplace"""
+    UnresolvedStarExceptOrReplace Collate UnresolvedCollation"""
 )
 """Expression nodes of a parsed query."""
+
+COLLATIONS = ("UTF8_BINARY", "UTF8_LCASE", "UNICODE", "UNICODE_CI", "UNICODE_AI", "UNICODE_CI_AI")
+"""The collations that COLLATE may name."""
 
 SUBQUERIES = words("Exists ListQuery ScalarSubquery LateralSubquery")
 """The same, with a plan in them."""

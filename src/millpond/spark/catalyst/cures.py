@@ -44,8 +44,9 @@ CLAUSES = {
     "LateralJoin": (
         "LATERAL (SELECT …)",
         "Join the stream with the table, or write a sub-query of one value in SELECT: (SELECT max(v) FROM t WHERE "
-        "t.k = s.k). LATERAL explode(…) makes rows of an array.",
+        "t.k = s.k). LATERAL explode(…) makes rows of an array, and LATERAL (SELECT a * 2 AS x) names expressions.",
     ),
+    "OneRowRelation": ("SELECT without FROM here", "Write its value, or a table of it: (VALUES (5)) AS t(x)."),
     "RepartitionByExpression": ("DISTRIBUTE BY", "Leave it out: a pond distributes rows by the keys of the queries."),
     "UnresolvedTableValuedFunction": (
         "this function as a table", "Use explode, posexplode, inline or stack, or a view over a file with the rows."

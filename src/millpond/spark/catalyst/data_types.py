@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 )
 
 from millpond.model.stream import Field
+from millpond.spark.driver_classes.catalyst_trees import plain_type
 
 JavaType: TypeAlias = Any
 """A `DataType` of the JVM."""
@@ -44,7 +45,7 @@ def quoted(name: str) -> str:
 
 def type_text(kind: JavaType) -> str:
     """The text of a JVM type; `simpleString` would truncate long structs."""
-    text = str(kind.catalogString())
+    text = plain_type(str(kind.catalogString()))
     return text if "struct<" not in text else sql_type(DataType.fromDDL(str(kind.sql())))
 
 

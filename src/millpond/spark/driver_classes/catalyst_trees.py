@@ -138,7 +138,7 @@ def _describe(known: dict[str, JavaObject], values: list[str], strings: list[str
     if identity:
         known["_id"] = int(identity)
     if sql_type:
-        known["_type"] = sql_type
+        known["_type"] = plain_type(sql_type)
     known["_place"] = (strings[int(text)], int(start), int(stop) + 1) if text else None
     if name:
         known["name"] = partial(str, strings[int(name)])
@@ -176,6 +176,15 @@ class _Owner:
 
     def __del__(self) -> None:
         self._released(self._ids)  # the garbage collector may run within a call, so none is made here
+
+
+def plain_type(text: str) -> str:
+    """The text of a type, in which UTF8_BINARY is left out: all texts without a collation compare like this.
+
+    >>> plain_type("array<string collate UTF8_BINARY>")
+    'array<string>'
+    """
+    return text.replace("string collate UTF8_BINARY", "string")
 
 
 class _Node(GatewayObject):  # type: ignore[misc]

@@ -20,6 +20,7 @@ from millpond.errors import QueryRefused, QuerySyntaxError, QueryTypeError, Unsu
 from millpond.spark.analysis.grouping.grouping_sets import MOST_SETS
 from millpond.spark.analysis.steps.equal_clauses import MOST_ROWS
 from millpond.spark.catalyst.allow_list import (
+    COLLATIONS,
     EXPRESSIONS,
     FUNCTIONS,
     GENERATORS,
@@ -280,12 +281,23 @@ def _statement(node: JavaObject, depth: int) -> tuple[str, str]:
 
 
 def _judge_lateral(node: JavaObject) -> None:
-    """Refuse a lateral join with anything but a table function."""
+    """Refuse a lateral join with anything but a table function, or expressions without FROM."""
     below = node.right().plan()
+    condition = optional(node.condition())
+    always = condition is None or kind_of(condition) == "Literal"
+    if _without_from(below) is not None and (always or kind_of(node.joinType()) != "LeftOuter"):
+        return
     while kind_of(below) in ("SubqueryAlias", "UnresolvedSubqueryColumnAliases", "UnresolvedTVFAliases"):
         below = below.child()
     if kind_of(below) != "UnresolvedTableValuedFunction":
         raise _refused(node, *CLAUSES["LateralJoin"])
+
+
+def _without_from(plan: JavaObject) -> list[JavaObject] | None:
+    """The expressions of a sub-query without FROM, which has one row of them; None: it is another one."""
+    while kind_of(plan) in ("SubqueryAlias", "UnresolvedSubqueryColumnAliases"):
+        plan = plan.child()
+    return expressions(plan) if kind_of(plan) == "Project" and kind_of(plan.child()) == "OneRowRelation" else None
 
 
 def _judge_constants(values: list[JavaObject], where: str, *, moments: bool = True) -> None:
@@ -326,6 +338,9 @@ def _judge_expression(visit: _Visit, judged: Judged) -> list[_Visit]:
     kind = kind_of(node)
     if kind in SUBQUERIES:
         judged.nodes.setdefault("subquery", node)
+        alone = _without_from(node.plan()) if kind in ("ScalarSubquery", "LateralSubquery") else None
+        if alone is not None:
+            return [visit._replace(node=part, depth=visit.depth + 1) for part in alone]
         return [visit._replace(node=node.plan(), depth=visit.depth + 1, is_plan=True)]
     if kind not in EXPRESSIONS:
         raise _refused(node, "this expression", FUNCTION_LIST)
@@ -334,6 +349,8 @@ def _judge_expression(visit: _Visit, judged: Judged) -> list[_Visit]:
         if span is not None and span.piece[:1].isalpha() and not _FIXED.match(span.piece):
             # The parser computes 'now', 'today' and a time without a date from the clock.
             raise _refused(node, "a moment that depends on the clock", "Write it as 'yyyy-mm-dd hh:mm:ss'.")
+    if kind == "UnresolvedCollation":
+        _judge_collation(node)
     judge_pattern(node, kind, _where)
     if kind == "SpecifiedWindowFrame":
         _judge_constants([part for part in children(node) if kind_of(part) not in _BOUNDS], "the bounds of a frame")
@@ -367,6 +384,13 @@ def _judge_expression(visit: _Visit, judged: Judged) -> list[_Visit]:
             judged.windows.append(node)
             judged.nodes.setdefault("window", node)
     return [visit._replace(node=child, depth=visit.depth + 1, is_plan=False) for child in children(node)]
+
+
+def _judge_collation(node: JavaObject) -> None:
+    """Refuse a collation that Spark does not know, or that depends on a language."""
+    name = ".".join(map(str, items(node.collationName())))
+    if name.upper() not in COLLATIONS:
+        raise _refused(node, f"the collation {name}", f"Use one of {', '.join(COLLATIONS)}.")
 
 
 def _judge_generator(node: JavaObject, name: str, arguments: list[JavaObject], judged: Judged) -> None:

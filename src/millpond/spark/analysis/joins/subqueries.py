@@ -30,6 +30,9 @@ from millpond.spark.catalyst.private_names import (
 )
 
 _OF_STREAMS = "INVALID_SUBQUERY_EXPRESSION.STREAMING_QUERY"
+_WITHOUT_FROM = "optimizer.OptimizeOneRowRelationSubquery"
+"""Puts the expressions of sub-queries without FROM in their place: `(SELECT 5)`, `LATERAL (SELECT a * 2 AS b)`."""
+
 _RULES = ("PullupCorrelatedPredicates", "RewritePredicateSubquery", "RewriteCorrelatedScalarSubquery")
 _SEMI = ("LeftSemi", "LeftAnti")
 _NESTED = ("ScalarSubquery", "Exists")
@@ -73,6 +76,8 @@ def without_subqueries(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
     patterns = catalyst.module("trees.TreePattern")
     pattern = once(patterns, "_plan_expression", lambda one: one.PLAN_EXPRESSION())
     rewriter = _Rewriter(catalyst)
+    if plan.containsPattern(pattern):
+        plan = catalyst.module("analysis.CleanupAliases").apply(catalyst.module(_WITHOUT_FROM).apply(plan))
     for _ in range(MOST_NESTED):
         if not plan.containsPattern(pattern):
             return plan

@@ -10,12 +10,13 @@ from __future__ import annotations
 from itertools import chain
 
 from millpond.errors import UnsupportedQuery
-from millpond.spark.analysis.joins.plan_nodes import logical
+from millpond.spark.analysis.joins.plan_nodes import join, logical
 from millpond.spark.analysis.steps.cut import cut_below
 from millpond.spark.catalyst.private_names import (
     Catalyst,
     JavaObject,
     children,
+    conjuncts,
     id_of,
     items,
     kind_of,
@@ -48,17 +49,53 @@ def with_equal_clauses(catalyst: Catalyst, node: JavaObject, *, grouped: bool = 
         return _stacked(catalyst, node)
     if kind == "LateralJoin":
         return _lateral(catalyst, node)
-    if kind in _SETS and not node.isAll():
+    distinct = kind in _SETS and _has_distinct_rows(node)
+    if kind in _SETS and (distinct or not node.isAll()):
         if len(outputs(node)) > MOST_COMPARED:
             raise UnsupportedQuery(
                 f"{kind.upper()} compares {len(outputs(node)):,} columns; {MOST_COMPARED} are allowed.",
                 "Compare by a key: WHERE EXISTS (SELECT 1 FROM t WHERE t.k = s.k), or NOT EXISTS.",
             )
-        node = catalyst.module(f"optimizer.{_SETS[kind]}").apply(node)
+        node = _joined(catalyst, node, distinct=distinct)
     by_window = kind_of(node) == "Distinct" and any(map(window_mark, outputs(node)))
     if by_window and (grouped or cut_below(node) is not None):
         return logical(catalyst, "Aggregate", outputs(node), outputs(node), node.child(), catalyst.none)
     return node
+
+
+def _has_distinct_rows(node: JavaObject) -> bool:
+    """Whether the left rows of INTERSECT or EXCEPT are distinct: such as those of an aggregation, with all its keys.
+
+    Then the rows with ALL are those without it.
+    """
+    return not node.left().distinctKeys().isEmpty()
+
+
+def _joined(catalyst: Catalyst, node: JavaObject, *, distinct: bool) -> JavaObject:
+    """INTERSECT or EXCEPT as a join of its two sides, with DISTINCT if the left rows are not `distinct`."""
+    kind = kind_of(node)
+    plain = logical(catalyst, kind, node.left(), node.right(), False)
+    made = catalyst.module(f"optimizer.{_SETS[kind]}").apply(plain).child()
+    if node.left().isStreaming() and node.right().isStreaming():  # then equal keys find the partners
+        equal = [part for one in conjuncts(made.condition().get()) for part in _equal(catalyst, one)]
+        made = join(catalyst, made.left(), made.right(), made.joinType(), catalyst.every(equal))
+    return made if distinct else logical(catalyst, "Distinct", made)
+
+
+def _equal(catalyst: Catalyst, same: JavaObject) -> list[JavaObject]:
+    """`a <=> b` as equalities; those of two values are `coalesce(a, 0) = coalesce(b, 0) AND (a IS NULL) = (b IS NULL)`.
+    """
+    if kind_of(same) != "EqualNullSafe":
+        return [same]
+    sides = [same.left(), same.right()]
+    if not any(side.nullable() for side in sides) or any(map(window_mark, sides)):  # no window is NULL
+        return [catalyst.make("EqualTo", *sides)]
+    default = catalyst.module("expressions.Literal").default(sides[0].dataType())
+    values = [catalyst.make("Coalesce", [side, default]) for side in sides]
+    return [
+        catalyst.make("EqualTo", *values),
+        catalyst.make("EqualTo", *(catalyst.make("IsNull", side) for side in sides)),
+    ]
 
 
 def _unpivoted(catalyst: Catalyst, node: JavaObject) -> JavaObject:
@@ -94,7 +131,7 @@ def _stacked(catalyst: Catalyst, node: JavaObject) -> JavaObject:
 
 
 def _lateral(catalyst: Catalyst, node: JavaObject) -> JavaObject:
-    """A join with the rows of a table function of the event; joins with other sub-queries stay as they are."""
+    """A join with the rows of a table function of the event, or with expressions; others stay as they are."""
     layers: list[list[JavaObject]] = []
     below = node.right().plan()
     while kind_of(below) in ("SubqueryAlias", "Project"):
@@ -103,10 +140,16 @@ def _lateral(catalyst: Catalyst, node: JavaObject) -> JavaObject:
     kind, condition = kind_of(node.joinType()), optional(node.condition())
     outer = kind == "LeftOuter"
     always = condition is None or (kind_of(condition) == "Literal" and catalyst.constant(condition) is True)
-    if kind_of(below) != "Generate" or kind_of(below.child()) != "OneRowRelation":
+    rows = kind_of(below) == "Generate"
+    if kind_of(below.child() if rows else below) != "OneRowRelation":
         return node
     if kind not in ("Inner", "Cross", "LeftOuter") or (outer and not always):
         return node
+    if not rows:  # Spark's own rule answers those without ON
+        made = node.left()
+        for layer in reversed(layers):
+            made = logical(catalyst, "Project", [*outputs(made), *(_of_event(catalyst, one) for one in layer)], made)
+        return made if always else logical(catalyst, "Filter", condition, made)
     if outer and condition is None:
         raise UnsupportedQuery("LEFT JOIN LATERAL without ON, in which Spark loses rows, is not answered.", ON_TRUE)
     if outer and not all(map(_is_column, chain.from_iterable(layers))):
