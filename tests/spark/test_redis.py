@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import time
 from datetime import datetime, timezone
@@ -18,6 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from kit.programs.forked_program import run_forked
+from kit.programs.shared_java import joining
 from kit.servers.redis_servers import RedisCluster, RedisServer
 from kit.servers.servers import until
 from millpond import Pond
@@ -180,6 +183,71 @@ def test_shards_and_instances_are_added_by_one_plan_and_the_next_driver_continue
         kinds = [(one.kind, one.text) for one in LogReader(tmp_path / "pond").history(9)]
         assert [kind for kind, _ in kinds] == ["resharded", "scale", "resharded", "scale"]
         assert kinds[-1][1].startswith("a spike; shards: 127.0.0.1:")
+
+
+PROGRAM = Path(__file__).with_name("shard_program.py")
+KILLED = (
+    ("", "", ""),
+    ("3", "change.before:1", ""),
+    ("3", "change.recorded:1", "scale"),
+    ("", "slots.importing:1", "scale"),
+    ("", "slots.migrating:1", "scale"),
+    ("", "slots.keys_moved:1", "scale"),
+    ("stop", "", "scale resharded"),
+    ("3", "slots.taken:1", "scale resharded scale"),
+    ("", "shards.portion:2", "scale resharded scale"),
+    ("", "change.before:1", "scale resharded scale"),
+    ("", "change.recorded:1", "scale resharded scale resharded"),
+    ("2", "epoch.after_job:1", "scale resharded scale resharded scale"),
+    ("", "batch.return:1", "scale resharded scale resharded scale"),
+    ("", "", "scale resharded scale resharded scale resharded"),
+)
+"""What is requested of each driver, the fault that kills it, and the changes that the log then has at least."""
+REPLACED = (11, 12)
+"""Drivers that are killed in the epoch that moves state, before and after its record."""
+
+
+def run_program(spark: SparkSession, base: Path, request: str, fault: str) -> None:
+    """Run the program in a process of its own, in the Java machine of `spark`; the fault, if one is named, kills it."""
+    faults = base / f"faults-{len(list(base.glob('faults-*')))}"
+    faults.mkdir()
+    planned = {"MILLPOND_FAULT": f"{fault}:kill", "MILLPOND_FAULT_DIR": str(faults)} if fault else {}
+    done = run_forked([PROGRAM, base, *filter(None, [request])], env=os.environ | joining(spark) | planned, timeout=150,
+                      text=True)  # fmt: skip
+    assert done.returncode == (-signal.SIGKILL if fault else 0), (fault, done.stdout + done.stderr)
+    until(spark._jsparkSession.sharedState().activeStreamingQueries().isEmpty, "Spark has ended the query", 60)
+
+
+def test_drivers_that_are_killed_in_a_move_of_shards_leave_it_to_the_next_or_to_an_abort(
+    spark: SparkSession, tmp_path: Path, redis_installed: None
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "pond.sql").write_text(TEXT.format(base=tmp_path, name="pond"))
+    with RedisCluster(tmp_path / "servers", 2, empty=1) as cluster:
+        names = [f"127.0.0.1:{server.port}" for server in cluster.servers]
+        (tmp_path / "store").write_text(cluster.url)
+        for number, (request, fault, expected) in enumerate(KILLED):
+            write_file(tmp_path / "in", number)
+            run_program(spark, tmp_path, request, fault)
+            changes = " ".join(reversed([one.kind for one in LogReader(tmp_path / "pond").history(9)]))
+            # a thread moves slots while the next epoch moves state
+            assert changes == expected or (number in REPLACED and changes == f"{expected} resharded"), fault
+        with (
+            Pond(spark, tmp_path / "pond", instances=2, store=cluster.url) as pond,
+            Pond(spark, tmp_path / "lmdb", instances=2, store="lmdb") as plain,
+        ):
+            write_file(tmp_path / "in", len(KILLED))
+            for one in (pond, plain):
+                one.load(TEXT.format(base=tmp_path, name=one.address.name))
+                one.run()
+            found = pond.placement()
+            assert [share.home for share in found.shares] == names[:2] and found.aligned == 1
+            rows = [{key: one.document and one.document["row"] for key, one in served(of).items()}
+                    for of in (pond, plain)]  # fmt: skip
+        assert rows[0] == rows[1] and sum(map(bool, rows[0].values())) > len(CUSTOMERS)
+        for query in ("spend", "running"):
+            emitted, complete = (rows_in(spark, tmp_path, name, query) for name in ("pond", "lmdb"))
+            assert len(emitted) > 10 and emitted == complete
 
 
 CHAINED = """
