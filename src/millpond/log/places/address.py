@@ -25,6 +25,22 @@ SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", *HADOOP)
 
 FORMS = "a path of this machine, `s3://BUCKET/PREFIX`, `gs://…`, `az://…`, `abfss://…` or `hdfs://HOST:PORT/PATH`"
 
+_S3_API = "Use its API of S3: write `s3://BUCKET/PREFIX`, and set `AWS_ENDPOINT_URL` to the address of "
+_MOUNTED = "Mount it on the driver's host and on the hosts of executors, and name the path."
+_AZURE = "Write `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX`."
+_OZONE = f"{_S3_API}Ozone's S3 gateway. A bucket outside of the volume `s3v` needs a link: `ozone sh bucket link`."
+_NAME_NODE = "Write `hdfs://HOST:PORT/PATH`, with the port of the name node's RPC, by default 8020."
+OTHERS = {
+    "ofs": _OZONE, "o3fs": _OZONE,
+    "webhdfs": _NAME_NODE, "swebhdfs": _NAME_NODE,
+    "wasb": _AZURE, "wasbs": _AZURE,
+    "s3n": "Write `s3://BUCKET/PREFIX`.", "gcs": "Write `gs://BUCKET/PREFIX`.",
+    "oss": f"{_S3_API}the store.", "cosn": f"{_S3_API}the store.", "obs": f"{_S3_API}the store.",
+    "dbfs": "Write the address of the object store below it, or the path of a volume, such as `/Volumes/…`.",
+    "alluxio": _MOUNTED, "ceph": _MOUNTED, "jfs": _MOUNTED, "maprfs": _MOUNTED,
+}  # fmt: skip
+"""Schemes of Hadoop and Spark that are not supported, and another way to each of these stores."""
+
 Given: TypeAlias = "str | os.PathLike[str] | Address"
 """An address as a user gives it. A `Path` reduces the two slashes of a URL to one, which is accepted."""
 
@@ -100,7 +116,7 @@ def address_of(given: Given, what: str = "The pond's folder", home: str | os.Pat
         path = local_path(given, what, home)
         return Address(str(path), path)
     if scheme not in SCHEMES:
-        raise PlaceError(f"{what} cannot be at {scheme}://.", f"Name {FORMS}.")
+        raise PlaceError(f"{what} cannot be at {scheme}://.", OTHERS.get(scheme, f"Name {FORMS}."))
     shown = re.sub(":/+", "://", os.fspath(given), count=1).rstrip("/")
     host, _, prefix = shown.partition("://")[2].partition("/")
     named = host.partition(":")[0] if scheme in HADOOP else host

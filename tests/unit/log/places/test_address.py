@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from millpond.errors import PlaceError, SetupError
-from millpond.log.places.address import Address, address_of
+from millpond.log.places.address import OTHERS, SCHEMES, Address, address_of
 from millpond.log.places.local_folder import LocalFolder
 from millpond.log.places.objects import ObjectFolder
 from millpond.version import install
@@ -37,10 +37,25 @@ def test_a_url_is_a_prefix_of_an_object_store_or_a_folder_of_hdfs(text: str) -> 
     assert address_of(address) is address and pickle.loads(pickle.dumps(address)) == address
 
 
-@pytest.mark.parametrize("text", ["ofs://host/a", "ftp://host/a", "dbfs:/a"])
-def test_another_scheme_is_refused_by_name(text: str) -> None:
-    with pytest.raises(PlaceError, match=f"cannot be at {text.partition(':')[0]}://.*s3://BUCKET/PREFIX"):
+@pytest.mark.parametrize(("text", "cure"), [
+    ("ftp://host/a", "Name a path of this machine, `s3://BUCKET/PREFIX`"),
+    ("ofs://host/volume/bucket/a", "`s3://BUCKET/PREFIX`, and set `AWS_ENDPOINT_URL` to the address of Ozone's S3"),
+    ("o3fs://bucket.volume/a", "Ozone's S3 gateway"),
+    ("webhdfs://host:9870/a", "hdfs://HOST:PORT/PATH"),
+    ("wasbs://c@account.blob.core.windows.net/a", "abfss://CONTAINER@ACCOUNT"),
+    ("S3N://bucket/a", "s3://BUCKET/PREFIX"),
+    ("oss://bucket/a", "AWS_ENDPOINT_URL"),
+    ("dbfs:/a", "the object store below it"),
+    ("maprfs:///a", "Mount it"),
+])  # fmt: skip
+def test_another_scheme_is_refused_by_name_with_another_way(text: str, cure: str) -> None:
+    with pytest.raises(PlaceError, match=f"cannot be at {text.partition(':')[0].lower()}://") as refused:
         address_of(text)
+    assert cure in str(refused.value)
+
+
+def test_no_supported_scheme_is_refused() -> None:
+    assert not {*OTHERS} & {*SCHEMES}
 
 
 @pytest.mark.parametrize("text", ["s3://bucket", "s3://bucket/", "s3:///a"])
