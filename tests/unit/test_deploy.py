@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import helm_python as helm
 import pytest
 import yaml
 
@@ -18,6 +19,13 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 TOOLS = Path(sys.executable).parent
 EXECUTOR = DEPLOY / "kubernetes" / "executor.yaml"
 """The template of pods from which Spark makes those of executors."""
+CHART = DEPLOY / "helm"
+VALUES = {"checkpoint": "s3://bucket/ponds/orders", "sql": "CREATE TABLE a;\nCREATE TABLE b;\n"}
+"""The least that a user must give."""
+MORE = {**VALUES, "replicas": 3, "secrets": {"store": "redis", "environment": "aws"}, "arguments": ["--patience=5"],
+        "environment": {"AWS_REGION": "eu-central-1"}, "spark": {"spark.locality.wait": "1s"},
+        "accountAnnotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/pond"},
+        "connections": {"local": {"servers": "kafka:9092"}}}  # fmt: skip
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
 
 
@@ -69,6 +77,83 @@ def test_the_command_that_waits_for_the_starter_ends() -> None:
 
 def test_the_manifests_fit_kubernetes() -> None:
     run(TOOLS / "kubernetes-validate", "--strict", *MANIFESTS)
+
+
+def rendered(values: dict) -> dict[str, str]:
+    """The files that Helm makes of the chart, by name."""
+    with helm.Chart.load(CHART) as chart:
+        return {Path(name).name: text for name, text in chart.render(values, name="orders", namespace="prod").items()}
+
+
+def charted(values: dict) -> dict[tuple[str, str], dict]:
+    """The objects of the chart, by kind and name."""
+    found = [one for text in rendered(values).values() for one in yaml.safe_load_all(text) if one]
+    return {(one["kind"], one["metadata"]["name"]): one for one in found}
+
+
+@pytest.mark.parametrize("values", [VALUES, MORE], ids=["least", "more"])
+def test_the_chart_passes_helm_and_fits_kubernetes(values: dict, tmp_path: Path) -> None:
+    found = helm.lint(CHART, values, strict=True)
+    assert not found["errors"] and [one["error"] for one in found["messages"]] == ["icon is recommended"]
+    template = yaml.safe_load(charted(values)["ConfigMap", "orders"]["data"]["executor.yaml"])
+    (tmp_path / "executor.yaml").write_text(yaml.safe_dump(template))
+    for name, text in rendered(values).items():
+        (tmp_path / name).write_text(text)
+    run(TOOLS / "kubernetes-validate", "--strict", *sorted(tmp_path.glob("*.yaml")))
+
+
+@pytest.mark.parametrize(("key", "value"), [("checkpoint", "/pond/orders"), ("checkpoint", ""), ("sql", ""),
+                                            ("token", "a-token-in-a-file")])  # fmt: skip
+def test_the_chart_refuses_values(key: str, value: str) -> None:
+    with pytest.raises(helm.HelmError, match=key):
+        rendered({**VALUES, key: value})
+
+
+def test_the_chart_agrees_with_the_manifests(manifests: dict[tuple[str, str], dict]) -> None:
+    chart = charted(MORE)
+    assert {kind for kind, _ in manifests} - {"Namespace", "Pod"} < {kind for kind, _ in chart}
+    ours, theirs = (of["StatefulSet", name]["spec"]["template"]["spec"]
+                    for of, name in ((chart, "orders"), (manifests, "pond")))  # fmt: skip
+    assert ours["securityContext"] == theirs["securityContext"]
+    [pond], [plain] = ours["containers"], theirs["containers"]
+    for part in ("securityContext", "ports", "startupProbe", "livenessProbe", "readinessProbe"):
+        assert pond[part] == plain[part], part
+    assert chart["Role", "orders"]["rules"] == manifests["Role", "pond"]["rules"]
+    data = chart["ConfigMap", "orders"]["data"]
+    template, executor = yaml.safe_load(data["executor.yaml"])["spec"], manifests["Pod", "executor"]["spec"]
+    assert template["securityContext"] == executor["securityContext"]
+    assert template["containers"][0]["securityContext"] == executor["containers"][0]["securityContext"]
+    ours, theirs = ({line.split(None, 1)[0] for line in text.splitlines() if line and not line.startswith("#")}
+                    for text in (data["spark-defaults.conf"], (DEPLOY / "kubernetes/spark-defaults.conf").read_text()))
+    of_the_pod = {"spark.driver.host", "spark.kubernetes.driver.pod.name"}
+    assert ours == theirs - of_the_pod | {"spark.locality.wait"}
+    assert of_the_pod == {word.split("=")[1] for word in pond["args"] if word.startswith("--conf=")}
+    assert data["pond.sql"] == MORE["sql"] and yaml.safe_load(data["connections.json"]) == MORE["connections"]
+
+
+def test_drivers_of_the_chart_are_found_and_get_secrets_by_reference() -> None:
+    chart = charted(MORE)
+    assert not [name for kind, name in chart if kind == "Secret"]
+    pond, driver = chart["StatefulSet", "orders"]["spec"], chart["Service", "orders-driver"]
+    [container] = pond["template"]["spec"]["containers"]
+    assert pond["serviceName"] == "orders-driver" and driver["spec"]["publishNotReadyAddresses"]
+    assert "--conf=spark.driver.host=$(POD_NAME).orders-driver" in container["args"]
+    hosts = [word for word in container["args"] if word.startswith("--allow-host")]
+    assert hosts[0] == "--allow-host=$(POD_NAME).orders-driver.prod.svc"
+    assert {port["port"] for port in driver["spec"]["ports"]} == {one["containerPort"] for one in container["ports"]}
+    budget = chart["PodDisruptionBudget", "orders"]["spec"]
+    for selector in (driver["spec"]["selector"], budget["selector"]["matchLabels"]):
+        assert selector == pond["template"]["metadata"]["labels"]
+    secret = {one["name"] for one in container["env"] if "secretKeyRef" in one.get("valueFrom", {})}
+    assert secret == {"MILLPOND_TOKEN", "MILLPOND_STORE"}
+    [executor] = yaml.safe_load(chart["ConfigMap", "orders"]["data"]["executor.yaml"])["spec"]["containers"]
+    for one in (container, executor):
+        assert one["envFrom"] == [{"secretRef": {"name": "aws"}}]
+        assert {"name": "AWS_REGION", "value": "eu-central-1"} in one["env"]
+        assert {"name": "MILLPOND_CACHE_BYTES", "value": "10000000000"} in one["env"]
+    settings_page = (DEPLOY.parent / "docs" / "settings.md").read_text()
+    for word in container["args"][2:]:
+        assert f"`{word.partition('=')[0]}" in settings_page, word
 
 
 @pytest.mark.parametrize("file", sorted(DEPLOY.glob("*.sh")), ids=lambda file: file.name)
