@@ -18,7 +18,7 @@ KIT = ROOT / "tests" / "kit"
 
 RANKS: dict[str, tuple[str, ...]] = {
     "": (
-        "arrays clock errors faults gc_freeze ids version",
+        "arrays clock errors faults gc_freeze tokens version",
         "local_path plugins spans",
         "connections log model",
         "formats placement plan state",

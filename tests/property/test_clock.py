@@ -14,7 +14,7 @@ from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
 from millpond.model.windows import NEVER_LATE_US, RUNNING
-from millpond.plan.options.clock import ClockValue
+from millpond.plan.options.clock_parameters import ClockValue
 
 TIME, KEY = Column("ts", "timestamp"), Column("k", "string")
 NOW, BEFORE = ClockValue().parameter, ClockValue(-30 * SECOND).parameter

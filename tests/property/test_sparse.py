@@ -21,7 +21,7 @@ from millpond.runtime.windows import combine_sparse
 from millpond.runtime.windows.closing import Closing
 from millpond.runtime.windows.combine import blocks, edges_of, ranges_of, slices_between
 from millpond.runtime.windows.combine_sparse import sparse_blocks
-from millpond.runtime.windows.rollups import LiveCells
+from millpond.runtime.windows.tiles import LiveCells
 from millpond.state.layout.cells import Cells, Piece, Slices, merge
 from millpond.testing.compare import canonical
 

@@ -23,7 +23,7 @@ from millpond.model.query import Named, Query
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.runtime.task.counters import WHOLE_POND
-from millpond.runtime.windows.rollups import cover
+from millpond.runtime.windows.tiles import cover
 from millpond.state.layout.cells import Slices
 from millpond.testing.compare import assert_same_rows
 

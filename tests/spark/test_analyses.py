@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from millpond import Pond
 from millpond.errors import MillpondError, NotServingError, QueryRefused
-from millpond.spark.catalyst.deadline import Analyses
+from millpond.spark.catalyst.analysis_threads import Analyses
 from millpond.spark.frontend import frontend
 
 EVENTS = "CREATE TABLE ev (k STRING, n BIGINT) USING json OPTIONS (path '{}');"

@@ -14,7 +14,7 @@ from millpond.control.wiring.reader import read_truth
 from millpond.log.records import EpochRecord, decode
 from millpond.model.expressions import Call, Parameter
 from millpond.model.query import Query
-from millpond.plan.options.clock import clock_values
+from millpond.plan.options.clock_parameters import clock_values
 from millpond.spark.frontend.frontend import FrontEnd
 
 W = "window(ts, '1 hour')"

@@ -234,7 +234,7 @@ def test_a_standby_warms_up_with_an_epoch_that_leaves_nothing(
 
 LONG_ANALYSIS = """
 import os, sys, time
-from millpond.spark.catalyst.deadline import Analyses
+from millpond.spark.catalyst.analysis_threads import Analyses
 from millpond.spark.frontend import frontend
 from millpond.cli import main
 

@@ -26,7 +26,7 @@ from millpond.service.api.client import Client
 from millpond.service.api.service_files import places_of
 from millpond.service.terminal.parse_arguments import selected
 from millpond.spark.sources.declared_paths import as_written, at, located, notes
-from millpond.spark.sources.parsed_values import schema_text
+from millpond.spark.sources.value_schemas import schema_text
 from millpond.testing import Trial
 
 REMOTE = ["s3://b/p", "s3a://b/p", "hdfs://h:1/p", "gs://b/p", "abfss://c@a/p", "dbfs:/p", "HDFS:///p", "http://h/p"]

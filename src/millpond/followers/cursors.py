@@ -15,11 +15,11 @@ from urllib.parse import quote
 import msgspec
 
 from millpond.errors import CorruptError, PlaceError, TruthError, of_machine
-from millpond.ids import writer_token
 from millpond.log.cursor import Cursor, check_applied, cursor_at, named
 from millpond.log.manifest import Manifest
 from millpond.log.places.address import Address
 from millpond.log.records import Entry
+from millpond.tokens import writer_token
 
 CursorPath: TypeAlias = Path | Address
 """Where cursors of a pond are: a path of this machine, or an address in an object store."""

@@ -14,10 +14,10 @@ from typing import BinaryIO
 
 from millpond.faults import reached
 from millpond.followers.cursors import explained
-from millpond.ids import writer_token
 from millpond.log.places.address import Address
 from millpond.log.places.local_folder import sync_folder
 from millpond.log.places.objects import Objects
+from millpond.tokens import writer_token
 
 _LEFTOVER = re.compile(r"\.part-(\d{20})-[0-9a-f]+")
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)

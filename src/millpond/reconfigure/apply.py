@@ -18,7 +18,7 @@ from millpond.plan.chains.late_sinks import late_sinks
 from millpond.plan.chains.parameter_feeds import feeds_of
 from millpond.plan.groups.build import build_plan, needed_columns
 from millpond.plan.groups.plan import Plan
-from millpond.plan.options.clock import clock_parameters
+from millpond.plan.options.clock_parameters import clock_parameters
 from millpond.plan.options.keyed_lookups import why_by_readers
 from millpond.plan.options.live_parameters import with_parameters
 from millpond.plan.options.retention import with_declared

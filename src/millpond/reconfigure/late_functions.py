@@ -14,7 +14,7 @@ from millpond.model.selection import AnyQuery, expressions_of
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.plan.chains.steps import inner_of
-from millpond.plan.options.columns_read import columns_read
+from millpond.plan.groups.columns_read import columns_read
 from millpond.reconfigure import validate
 from millpond.reconfigure.change_queue import Make
 from millpond.reconfigure.lifecycle import current

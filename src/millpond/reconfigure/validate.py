@@ -25,7 +25,7 @@ from millpond.plan.chains.parameter_feeds import fed_type, member_type, newest_b
 from millpond.plan.chains.steps import inner_of, inputs_of, with_inner
 from millpond.plan.groups.build import check_event_times, presence_filter
 from millpond.plan.groups.distinct import counted_rows
-from millpond.plan.options.clock import clock_value
+from millpond.plan.options.clock_parameters import clock_value
 from millpond.plan.options.complete_column import has_complete_column, with_complete
 from millpond.plan.options.live_parameters import Constant, another_value, as_double, named_in
 from millpond.plan.options.output_modes import BY_JOIN, BY_WINDOW, FINAL, UPDATE, with_late_by, with_mode

@@ -26,7 +26,7 @@ from millpond.plan.chains.parameter_feeds import Feed
 from millpond.plan.chains.upstream import drained_at, halted, last_row_us, levels, upstream_queries
 from millpond.plan.groups.joins import SideLog, last_final_us
 from millpond.plan.groups.plan import GroupPlan, KeptEvents, Plan
-from millpond.plan.options.clock import clock_values
+from millpond.plan.options.clock_parameters import clock_values
 from millpond.runtime.event_log.retention import events_needed_from, slices_needed_from
 from millpond.runtime.event_log.tallies import tallies_needed_from, uncounted_needed_from
 from millpond.runtime.fold.kinds import migrates_by_key
@@ -63,7 +63,7 @@ class Setting(NamedTuple):
     which it takes events).
     `feeds`: parameters that are set by rows; the log has their constants.
     `step_bytes`: see `next_step`.
-    `clock`: the parameters that are values of the clock, see `plan.options.clock`.
+    `clock`: the parameters that are values of the clock, see `plan.options.clock_parameters`.
     """
 
     pond: str

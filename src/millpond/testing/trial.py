@@ -42,7 +42,7 @@ from millpond.testing.compare import Tolerance, difference
 from millpond.testing.compiled_file import load_compiled
 from millpond.testing.local_pond import Ledger, LocalPond, read_section
 from millpond.testing.read_rows import Misfit, Rows, Wanted, events_table, time_us
-from millpond.testing.write_rows import as_written, expected, listed, raw
+from millpond.testing.row_values import as_written, expected, listed, raw
 
 _BUCKETS = 64
 

@@ -23,7 +23,6 @@ from millpond.followers.record_rows import RowsReader, section_reader
 from millpond.followers.sinks.file_formats import format_of
 from millpond.followers.sinks.folder import FolderSink
 from millpond.followers.view.view import ViewFollower
-from millpond.ids import writer_token
 from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.places.address import address_of
 from millpond.log.places.local_folder import LocalFolder
@@ -44,6 +43,7 @@ from millpond.state.layout.delta import check_delta, check_deltas
 from millpond.state.ports import files
 from millpond.state.ports.files import Files
 from millpond.state.ports.store import Stand
+from millpond.tokens import writer_token
 
 S = 1_000_000
 STREAM = Stream("tx", (Field("ts", "timestamp"), Field("k", "string"), Field("v", "bigint")))

@@ -15,7 +15,7 @@ from millpond.formats.csv_values import parse_csv
 from millpond.formats.json_checks import Column, Doubt, check_limits
 from millpond.formats.json_values import Mode, parse_texts
 from millpond.formats.text_parser import Parsed, Rows, TextParser
-from millpond.plan.options import text_reading
+from millpond.plan.options import kafka_parsers
 
 NUMBER = [Column("n", "bigint")]
 
@@ -108,7 +108,7 @@ def test_many_malformed_texts_are_doubted_and_a_permissive_stream_doubts_each() 
 
 
 def test_the_plan_knows_the_types_that_are_parsed() -> None:
-    assert json_values.KINDS == text_reading.KINDS == {*KINDS} - set(KINDS[-2:]) - {"decimal(10,2)"}
+    assert json_values.KINDS == kafka_parsers.KINDS == {*KINDS} - set(KINDS[-2:]) - {"decimal(10,2)"}
 
 
 def test_words_that_resemble_numbers_are_parsed_in_strings() -> None:

@@ -28,7 +28,6 @@ from millpond.control.wiring.reader import read_truth
 from millpond.control.wiring.truth import holds_pond, holds_something, host_cache
 from millpond.errors import MillpondError, PlaceError
 from millpond.followers.sinks.kinds import SINKS, sink_kind
-from millpond.ids import writer_token
 from millpond.log.check_create_if_absent import check_create_if_absent
 from millpond.log.places.address import Address, address_of
 from millpond.log.places.local_folder import LocalFolder
@@ -41,6 +40,7 @@ from millpond.spark.session.jars import connector_told
 from millpond.spark.session.java import find_java
 from millpond.state.backends.kinds import StoreContext, known_store, shown, store_kind, store_path
 from millpond.state.ports.store import Apply, BucketStore, ReadRequest, TableWrite, Verdict
+from millpond.tokens import writer_token
 
 REQUIRED = {
     "pyspark": "==4.3.*",

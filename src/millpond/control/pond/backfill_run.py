@@ -9,7 +9,6 @@ from pathlib import Path
 
 from millpond.errors import PlaceError, of_machine
 from millpond.faults import reached
-from millpond.ids import writer_token
 from millpond.log.manifest import Manifest
 from millpond.log.records import Receipt
 from millpond.model.query import Query
@@ -24,6 +23,7 @@ from millpond.spark.driver.reread_source import SourceRereader
 from millpond.spark.reading.read_frame import WantedStream
 from millpond.spark.session.session import Session
 from millpond.state.ports.files import Files
+from millpond.tokens import writer_token
 
 _SOON_S = 2.0
 """If a round of reading takes less than this, the rest can be read between two epochs."""

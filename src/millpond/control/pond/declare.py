@@ -29,7 +29,7 @@ from millpond.reconfigure.changes import Add, Alter, Shadow
 from millpond.reconfigure.validate import KnownPond
 from millpond.spark.analysis.derived_streams import bases_of, equally_timed, time_sources
 from millpond.spark.analysis.properties import Mode, Repeats
-from millpond.spark.catalyst.deadline import Analyses
+from millpond.spark.catalyst.analysis_threads import Analyses
 from millpond.spark.frontend.frontend import FrontEnd
 from millpond.spark.session.session import Frame, explaining
 from millpond.spark.sources.arrow_functions import BatchFunction

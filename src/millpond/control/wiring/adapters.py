@@ -19,7 +19,6 @@ from millpond.followers.upserts import WriteOwn
 from millpond.followers.view.shard_watch import SlotsWatch, WantedOwners
 from millpond.followers.view.shared_view import Settle, Share, SharedView
 from millpond.followers.view.view import ViewFollower
-from millpond.ids import writer_token
 from millpond.local_path import local_path
 from millpond.log.cursor import NOTHING_APPLIED
 from millpond.log.manifest import load
@@ -42,6 +41,7 @@ from millpond.state.ports.keyed_rows import KeyedRows
 from millpond.state.ports.requests import Requests
 from millpond.state.ports.sharded import ShardedStore
 from millpond.state.ports.store import BucketStore
+from millpond.tokens import writer_token
 
 GRACE_SECONDS = 30.0
 """How long unneeded files stay for processes that are reading them; a later reader reads the newer files."""

@@ -1,4 +1,7 @@
-"""Chooses how instances reach a pond's files: in its object store, in its folder, or through its store of rows."""
+"""Chooses how instances reach a pond's files, and runs the jobs by which they write view and Redis rows.
+
+The files are in its object store, in its folder, or transferred through its store of rows.
+"""
 
 from __future__ import annotations
 

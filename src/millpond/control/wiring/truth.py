@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from millpond.errors import CorruptError, ForeignPondError, PlaceError
-from millpond.ids import writer_token
 from millpond.local_path import check_own_links
 from millpond.log.check_create_if_absent import check_create_if_absent
 from millpond.log.manifest import Manifest, Manifests, check_whole, load, read_sections
@@ -24,6 +23,7 @@ from millpond.runtime.task.file_sync import OpenFiles
 from millpond.state.ports.files import IDENTITY, Files
 from millpond.state.ports.object_files import files_of, keep_record
 from millpond.state.ports.private_folder import own_folder
+from millpond.tokens import writer_token
 
 T = TypeVar("T")
 

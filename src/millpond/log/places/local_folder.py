@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from millpond.errors import PlaceError, of_machine
-from millpond.ids import writer_token
 from millpond.local_path import no_link
+from millpond.tokens import writer_token
 
 _TEMPORARY = ".tmp-"
 

@@ -1,4 +1,4 @@
-"""Names of parameters that are values of the clock (`plan.options.clock`), and how users write these values."""
+"""Names of parameters that are values of the clock, and how users write them; see `plan.options.clock_parameters`."""
 
 from __future__ import annotations
 

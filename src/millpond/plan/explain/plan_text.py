@@ -25,8 +25,8 @@ from millpond.plan.groups.measures import precision_of
 from millpond.plan.groups.plan import GroupPlan, Measure, Plan, QueryPlan, measures_read
 from millpond.plan.groups.stateless import carried, moved_selections, row_bytes
 from millpond.plan.options.arrow_reading import why_spark
+from millpond.plan.options.kafka_parsers import why_spark_parses
 from millpond.plan.options.keyed_lookups import is_by_owners
-from millpond.plan.options.text_reading import why_spark_parses
 
 _HOUR_US = 3_600_000_000
 _COUNTED_EDGES = 1 << 20

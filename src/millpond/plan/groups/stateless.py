@@ -21,6 +21,11 @@ def bit_of(selection: Selection) -> Bit:
     return selection.where, tuple(dict.fromkeys(raising))
 
 
+def bits_of(selections: Iterable[Selection]) -> list[Bit]:
+    """The distinct bits of queries, in the order in which a packet has them."""
+    return list(dict.fromkeys(map(bit_of, selections)))
+
+
 def moved_selections(selections: Iterable[Selection], compared: Collection[str] = ()) -> tuple[Selection, ...]:
     """The stateless queries whose rows are transferred: those with a sink other than `noop` or whose rows are read by
     other queries, and `compared` ones.

@@ -8,7 +8,7 @@ import msgspec
 
 from millpond.model.stream import Stream
 from millpond.model.types import is_decimal
-from millpond.plan.options.text_reading import CSV_SEPARATORS, csv_separator, is_parsed
+from millpond.plan.options.kafka_parsers import CSV_SEPARATORS, csv_separator, is_parsed
 
 _OPTIONS = frozenset((
     "path", "maxfilespertrigger", "maxbytespertrigger", "latestfirst", "filenameonly", "maxfileage", "cleansource",

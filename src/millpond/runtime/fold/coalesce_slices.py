@@ -23,7 +23,7 @@ from millpond.plan.groups.edges import phases
 from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.event_log.retention import kept_from, retained_from
 from millpond.runtime.task.task_values import Watermark
-from millpond.runtime.windows.rollups import grids
+from millpond.runtime.windows.tiles import tile_grids
 from millpond.state.layout.cells import Cells, part_of, span_of, taken
 from millpond.state.layout.session_atoms import reduced
 
@@ -78,7 +78,7 @@ def needed_edges(group: GroupPlan, mark: Watermark, tiles: Iterable[Cells]) -> E
     grain = group.retention.grain_us
     if grain:  # a query that is added later may need these at any time
         need(Regular(0, grain), _EARLIEST)
-    for width, phase, since_us in grids(group):
+    for width, phase, since_us in tile_grids(group):
         need(Regular(phase, width), since_us)
     bounds = [bound for cells in tiles for bound in cells.slices[:2]]
     return Edges(since, distinct_of(np.concatenate([np.zeros(0, np.int64), *bounds])))

@@ -1,8 +1,8 @@
-"""State of a group with rows of the first events of each key: the keys, and until when each of them is remembered.
+"""State of queries that keep the first events of each key: the keys read before, and until when each is remembered.
 
-A key without an end is in the key dictionary, which is all that is stored. A key that is forgotten also has an event in
-the log, without columns, whose time says when; and a key with several rows has one for each of them, which are counted.
-The values of an event are needed only in the epoch that reads it.
+A key that is remembered forever is stored in the key dictionary only. A key that will be forgotten also has an event in
+the log: its time says when, and it has no columns. A query that keeps several events of a key has one such event for
+each; they are counted. The values of an event are needed only in the epoch that reads it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class DistinctState(State):
         assert self.group.events is not None
         logged = number_keys(self.group, self.keys, parts).logged
         events = joined(logged, column_types(self.group.events, any(OFFSET in part.columns for part in logged)))
-        self._firsts = events.take(first_of_each(events, self._left(before), self.group))
+        self._firsts = events.take(first_of_each(events, self._rows_left(before), self.group))
         for plan in self.group.queries if _counted(self.group) is None else ():
             self.counters.of(plan.query.name).repeated += events.rows - self._firsts.rows
         if _is_logged(self.group) and self._firsts.rows:
@@ -86,7 +86,7 @@ class DistinctState(State):
         self.add_keys()
         self.merge_events(horizon)
 
-    def _left(self, before: Watermark) -> Ints:
+    def _rows_left(self, before: Watermark) -> Ints:
         """How many more rows each slot may have in this epoch."""
         counted = _counted(self.group)
         left = np.full(len(self.keys), 1 if counted is None else counted)
@@ -114,7 +114,7 @@ def _is_logged(group: GroupPlan) -> bool:
 
 
 def first_of_each(events: Events, left: Ints, group: GroupPlan) -> Ints:
-    """The positions of the first events of each slot, as many as it has rows `left`, ascending.
+    """The positions of the first events of each slot, ascending: at most `left[slot]` of them.
 
     The source's order decides if it is known, else the event time, and then the values.
     """

@@ -30,7 +30,7 @@ from millpond.runtime.task.task_values import Watermark
 from millpond.runtime.windows.choose_combine import AnyBlock, blocks_of
 from millpond.runtime.windows.closing import Closing, at_once, batches, closing_windows, each_closes, together
 from millpond.runtime.windows.combine import edges_of, slices_between
-from millpond.runtime.windows.rollups import LiveCells, new_tiles
+from millpond.runtime.windows.tiles import LiveCells, new_tiles
 from millpond.state.layout.cells import Cells, Piece, merge
 from millpond.state.layout.event_log import Events
 

@@ -19,11 +19,12 @@ from millpond.log.records import Fates
 from millpond.model.selection import Selection, expressions_of
 from millpond.placement.slots import buckets_of
 from millpond.plan.options.keyed_lookups import own_conditions, read_by
-from millpond.runtime.gather.selected_rows import select_rows, selected_rows
+from millpond.runtime.gather.select_rows import select_into_packet
 from millpond.runtime.gather.stream_columns import StreamColumns
 from millpond.runtime.joins.lookup_rows import key_texts, slots_of_keys
 from millpond.runtime.packets.event_counts import ChunkCounts, Sources, add_fates, count_selected
 from millpond.runtime.packets.row_batches import RowBatch, rows_stream
+from millpond.runtime.rows.selected_rows import rows_from_packet
 from millpond.runtime.task.column_layout import OwnerLookup, ReadColumn, StreamLayout
 from millpond.runtime.task.counters import Counters
 from millpond.runtime.task.task_values import FoldTask, GatherTask
@@ -38,7 +39,7 @@ def rows_by_instance(
     if layout.lookup is not None:
         return events_for_owners(task, layout.lookup, layout, table, evaluator, counts, partition)
     selections, compared = task.plan.selections_of(layout.name), task.plan.compared_names
-    rows = select_rows(selections, layout, table, evaluator, sources, counts, compared)
+    rows = select_into_packet(selections, layout, table, evaluator, sources, counts, compared)
     return {} if rows is None else {partition % task.instances: rows_stream([rows])}
 
 
@@ -85,7 +86,7 @@ def rows_of_packets(
     """The rows of the stateless queries over a stream; see `rows_of_owner` for those whose rows are looked up here."""
     layout = next((one for one in task.looked_up.streams if one.name == stream), None)
     if layout is None or layout.lookup is None:
-        return selected_rows(task.plan.selections_of(stream), batches, task.plan.compared_names)
+        return rows_from_packet(task.plan.selections_of(stream), batches, task.plan.compared_names)
     return rows_of_owner(task, layout, layout.lookup, batches, counters, fates)
 
 
@@ -115,11 +116,11 @@ def rows_of_owner(
         whole, placed = _with_rows(layout, lookup, batch, rows)
         columns, counts = StreamColumns(placed, whole), ChunkCounts(Counters(), [])
         evaluator = Evaluator(columns, whole.num_rows, task.parameters)
-        taken = select_rows(selections, placed, whole, evaluator, _sources(layout, columns), counts, compared)
+        taken = select_into_packet(selections, placed, whole, evaluator, _sources(layout, columns), counts, compared)
         counters.add(counts.counters)
         add_fates(fates, counts.fates)
         selected += [] if taken is None else [taken]
-    yield from selected_rows(selections, selected, compared)
+    yield from rows_from_packet(selections, selected, compared)
 
 
 def _sent(layout: StreamLayout, lookup: OwnerLookup, selections: Sequence[Selection]) -> list[ReadColumn]:

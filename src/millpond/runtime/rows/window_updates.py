@@ -31,7 +31,7 @@ from millpond.runtime.task.task_values import Watermark
 from millpond.runtime.windows.choose_combine import blocks_of
 from millpond.runtime.windows.closing import Closing, at_once, batches, ends_over
 from millpond.runtime.windows.combine import edges_of, slices_between
-from millpond.runtime.windows.rollups import LiveCells
+from millpond.runtime.windows.tiles import LiveCells
 from millpond.state.keys.key_dictionary import KeyDictionary
 from millpond.state.layout.cells import Cells, Piece, Slices, merge, taken
 

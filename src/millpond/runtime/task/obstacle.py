@@ -1,4 +1,4 @@
-"""Obstacles: reasons why an epoch cannot run in the fast way that was tried, so that it runs again in the usual way.
+"""Obstacles: input that gather tasks cannot read exactly as Spark does; the epoch is repeated with Spark's reader.
 
 A reader in a gather task raises `ObstacleError` when it meets input that it does not read exactly as Spark does. The
 task then sends the obstacle to every instance in place of a packet, so no instance folds, nothing is committed, and the

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from millpond.arrays import WIDE, Ints, Mask
 from millpond.runtime.windows.closing import Closing
-from millpond.runtime.windows.rollups import LiveCells, cover_of
+from millpond.runtime.windows.tiles import LiveCells, cover_of
 from millpond.state.layout.cells import Cells, extreme_of, place_of, word_names, words_of
 from millpond.state.layout.merge_rules import (
     MergeRule,

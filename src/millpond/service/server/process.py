@@ -30,7 +30,6 @@ from millpond.control.wiring.adapters import address_at, checked_store
 from millpond.control.wiring.truth import holds_something, open_truth
 from millpond.errors import SetupError
 from millpond.gc_freeze import pass_by_what_is_loaded
-from millpond.ids import writer_token
 from millpond.log.places.address import address_of
 from millpond.placement.bucket_stores import check_place
 from millpond.service.api.certificates import speaks_for
@@ -58,6 +57,7 @@ from millpond.service.server.warm_up import WarmUp
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.session.session import end_java, explaining, jvm_failure
 from millpond.state.ports.files import IDENTITY
+from millpond.tokens import writer_token
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _ANY = ("0.0.0.0", "::")

@@ -24,25 +24,19 @@ from millpond.model.windows import NEVER_LATE_US, RUNNING, Framed, Pattern, Sess
 from millpond.plan.chains.upstream_joins import WINDOW_OF
 from millpond.spark.analysis.aggregates import aggregate_of
 from millpond.spark.analysis.aggregation_input import InputPlan, read_input_plan
-from millpond.spark.analysis.event_reader import EventReader
+from millpond.spark.analysis.below_aggregation import InputTranslator
 from millpond.spark.analysis.expressions import Translator, all_true
-from millpond.spark.analysis.expressions_above import (
-    check_key,
-    check_window_time,
-    inlined,
-    key_of,
-    projected_above,
-    with_bounds,
-)
 from millpond.spark.analysis.frames import Frames
 from millpond.spark.analysis.grouping.calendar_keys import calendar_key, of_start
 from millpond.spark.analysis.grouping.grouping_sets import Sets, by_set, check_column_of_sets, grouping_sets, sets_of
+from millpond.spark.analysis.grouping.keys import check_key, key_of
 from millpond.spark.analysis.grouping.pivots import flattened, is_pivot
 from millpond.spark.analysis.grouping.row_patterns import PatternNote, pattern_of, with_matched
 from millpond.spark.analysis.grouping.window_rows import check_grouped
 from millpond.spark.analysis.input_streams import QueryInput
 from millpond.spark.analysis.live_parameters import clock_of
 from millpond.spark.analysis.query_terms import Extraction
+from millpond.spark.analysis.result_expressions import check_window_time, inlined, projected_above, with_bounds
 from millpond.spark.analysis.steps.cut import ids_in, ids_of
 from millpond.spark.analysis.steps.inputs import StepContext
 from millpond.spark.analysis.steps.repeats_below import RepeatsBelow
@@ -83,7 +77,7 @@ def extract_query(context: StepContext, plan: JavaObject) -> Extraction:
             raise UnsupportedQuery(f"The query ends in {what}, which is not answered.", cure)
         input_plan = read_input_plan(catalyst, whole, emitted=True)
         source = context.source(input_plan, ids_of(whole), timed=input_plan.time_of_repeats() is not None)
-        reader = EventReader(context, source, input_plan)
+        reader = InputTranslator(context, source, input_plan)
         return (reader.select if input_plan.repeats is None else reader.distinct)(outputs(whole))
     if is_pivot(plan):
         plan, above = flattened(catalyst, plan, above)
@@ -100,7 +94,7 @@ def extract_query(context: StepContext, plan: JavaObject) -> Extraction:
     return Reader(context, context.source(input_plan, needed), input_plan).read(plan, above, sets)
 
 
-class Reader(EventReader):
+class Reader(InputTranslator):
     """Reads a plan with an aggregation; `above` refers to the part above it."""
 
     def __init__(self, context: StepContext, source: QueryInput, input_plan: InputPlan) -> None:
@@ -134,8 +128,8 @@ class Reader(EventReader):
         keys = self._keys(found.keys)
         aggregates: list[Aggregate] = []
         for call_ in found.calls:
-            self._scope[call_.identity] = found.value(call_, self._aggregate, self.meaning, aggregates)
-        self._event, self._event_time = [], self._timed(found.time)[0]
+            self._scope[call_.identity] = found.value(call_, self._aggregate, self.translate, aggregates)
+        self._event, self._event_time = [], self._event_time_and_delay(found.time)[0]
         for key in found.keys:
             # the event keeps its own zero and NaN, the key has only one of each
             if has_floats(type_of(key)):
@@ -147,7 +141,7 @@ class Reader(EventReader):
         self, time: JavaObject, window: Window, keys: tuple[Expression, ...], aggregates: tuple[Aggregate, ...],
         having: Expression | None, output: tuple[Named, ...],
     ) -> Extraction:  # fmt: skip
-        (event_time, delay_us), terms = self._timed(time), self._terms
+        (event_time, delay_us), terms = self._event_time_and_delay(time), self._terms
         if self._event is None:
             check_window_time(window, [*(item.expression for item in output), *([] if having is None else [having])])
         query = Query(
@@ -175,11 +169,11 @@ class Reader(EventReader):
         for group in groups:
             if (found := self.input_plan.window_part(group)) is not None:
                 if isinstance(kind := found.window.kind, PatternNote):
-                    kind = self._pattern = pattern_of(kind, self.meaning)
+                    kind = self._pattern = pattern_of(kind, self.translate)
                 kind = self._terms.window or kind if isinstance(kind, Sliding) else kind
                 check_grouped(kind, [part.field for part in map(self.input_plan.window_part, groups) if part])
                 whole = isinstance(kind, Sliced | Session | Framed)
-                return found.window.time, kind if whole else Session(0, self.meaning(kind))
+                return found.window.time, kind if whole else Session(0, self.translate(kind))
         if self.input_plan.windows:
             raise UnsupportedQuery("The query has a window that it does not group by.", "Group by it, or leave it out.")
         names = {id_of(one): row_column(one, self.input_plan, self.source) for one in groups}
@@ -211,11 +205,12 @@ class Reader(EventReader):
             if (name := self._row_parts.get(id_of(below))) is not None:
                 window = identity
                 at = Column(name, WINDOW if name == "window" else "timestamp")
-                self._scope[identity] = at if self._date is None else self._kept(of_start(self._catalyst, self._date))
+                date = self._date
+                self._scope[identity] = at if date is None else self._register_foreign(of_start(self._catalyst, date))
                 continue
             check_key(group, self._terms.name if self._terms.serve else None, of_rows=bool(self.stream.upstreams))
             before = len(keys)
-            self._scope[identity] = key_of(self.meaning(below), keys)
+            self._scope[identity] = key_of(self.translate(below), keys)
             if self._sets.id is not None:
                 places[identity] = check_column_of_sets(group, before, len(keys))
         if self._sets.id is not None:
@@ -234,10 +229,10 @@ class Reader(EventReader):
         return tuple(found)
 
     def _aggregate(self, node: JavaObject) -> Aggregate:
-        own = self._functions.aggregate(node, self.meaning)
+        own = self._functions.aggregate(node, self.translate)
         if own is not None:
             self._called.add(own[1])
-        found = aggregate_of(self._catalyst, node, self.meaning) if own is None else own[0]
+        found = aggregate_of(self._catalyst, node, self.translate) if own is None else own[0]
         return with_matched(found, self._pattern)
 
     def _finish(
@@ -277,11 +272,11 @@ class Reader(EventReader):
         if {id_of(one) for one in references(expression)} == {self._sets.id}:
             return by_set(self._catalyst, self._sets, expression, self._result(self._sets.attribute))
         meanings = {id_of(column): self._result(column) for column in references(expression)}
-        return self._kept(projected_above(self._catalyst, node, expression, meanings))
+        return self._register_foreign(projected_above(self._catalyst, node, expression, meanings))
 
     def _of_event(self, attribute: JavaObject, known: list[Expression]) -> Expression:
         """Translate a column of the event that a row belongs to."""
-        value = self.meaning(attribute)
+        value = self.translate(attribute)
         if isinstance(value, Literal):
             return value
         if value == self._event_time:

@@ -4,7 +4,8 @@ Spark substitutes the values of its own parameters into the text, so a plan does
 analysed as a stand-in and turned back into a parameter in the query. A stand-in is a number or text of the parameter's
 type that no user writes. Spark's casts around it are kept.
 
-Values of the clock, such as `current_timestamp() - INTERVAL 1 HOUR`, are parameters too, see `plan.options.clock`.
+Values of the clock, such as `current_timestamp() - INTERVAL 1 HOUR`, are parameters too, see
+`plan.options.clock_parameters`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from millpond.model.query import Named, Query
 from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.types import element_of
 from millpond.model.windows import Pattern, Session
-from millpond.plan.options.clock import ClockValue
+from millpond.plan.options.clock_parameters import ClockValue
 from millpond.plan.options.live_parameters import parameters_in
 from millpond.spark.analysis.query_terms import Extraction
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, kind_of, type_of

@@ -1,4 +1,4 @@
-"""Supports user functions in queries: Spark analyses a stand-in of the same name, and extraction replaces it.
+"""Registers user aggregates and processors: Spark analyses a stand-in of the same name, which extraction replaces.
 
 The stand-in is a Python aggregate of Spark that never runs. Spark accepts no FILTER on such a function. So in a text
 the condition is moved into the call as one more argument, and in a DataFrame the user writes it as an argument.
@@ -110,7 +110,7 @@ class UserFunctions:
         return self._stand_ins[name]
 
     def without_filters(self, text: str, calls: Iterable[JavaObject]) -> str:
-        """The text with `f(x) FILTER (WHERE p)` written as `f(x, p)` for these functions; no other text changes its
+        """The text with `f(x) FILTER (WHERE p)` written as `f(x, p)` for these functions; all other text stays at its
         position.
 
         Raises:

@@ -166,7 +166,7 @@ UNSTABLE = words(
 """Resolved expressions whose result depends on more than their arguments, even if Spark calls them deterministic."""
 
 CLOCK = words("CurrentTimestamp Now CurrentDate")
-"""Those of them that may be a value of the epoch, see `plan.options.clock`."""
+"""Those of them that may be a value of the epoch, see `plan.options.clock_parameters`."""
 
 UNSTABLE_METHODS = frozenset({"aesEncrypt", "getSparkVersion", "schemaOfXml"})
 """The same for methods by which Spark replaces functions while it analyses them."""

@@ -23,8 +23,8 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 from pyspark.sql.types import StructType
 from pyspark.sql.udf import UserDefinedFunction
 
+from millpond.spark.catalyst.analysis_threads import check
 from millpond.spark.catalyst.data_types import calendar_us, type_text
-from millpond.spark.catalyst.deadline import check
 from millpond.spark.catalyst.text_span import TextSpan
 from millpond.spark.driver_classes.catalyst_trees import load_with, loader_of
 from millpond.spark.driver_classes.jvm_names import class_named

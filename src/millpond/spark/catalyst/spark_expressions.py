@@ -19,11 +19,10 @@ import pyspark
 
 from millpond.errors import QueryRefused, UnsupportedQuery
 from millpond.model.expressions import Foreign
-from millpond.plan.options.clock import CLOCK_CURE
+from millpond.plan.options.clock_parameters import CLOCK_CURE
 from millpond.spark.catalyst.allow_list import CLOCK, OPAQUE, UNSTABLE, UNSTABLE_METHODS, WHY_REFUSED
 from millpond.spark.catalyst.cures import FUNCTION_LIST
 from millpond.spark.catalyst.moment_texts import check_moment, dated
-from millpond.spark.catalyst.patterns import check_pattern, stack_guarded
 from millpond.spark.catalyst.private_names import (
     Catalyst,
     JavaObject,
@@ -34,6 +33,7 @@ from millpond.spark.catalyst.private_names import (
     text_of,
     type_of,
 )
+from millpond.spark.catalyst.regex_limits import check_pattern, stack_guarded
 from millpond.spark.catalyst.user_scalars import check_function, function_digest, guarded
 from millpond.spark.catalyst.value_bounds import ROWS, Limiter, is_accepted
 

@@ -26,7 +26,6 @@ import msgspec
 
 from millpond.errors import CorruptError, OffsetGapError, PlaceError, of_machine
 from millpond.faults import reached
-from millpond.ids import streaming_query_id, writer_token
 from millpond.log.file_lists import ListedFile, files_in
 from millpond.log.manifest import Manifest
 from millpond.log.port import numbered_name
@@ -34,6 +33,7 @@ from millpond.log.protocol import TICK
 from millpond.log.records import FileList, Offsets
 from millpond.spark.driver.earlier_checkpoint import EarlierCheckpoints
 from millpond.spark.reading.source_progress import COMPACT, batch_of, has_list, list_batch
+from millpond.tokens import streaming_query_id, writer_token
 
 KEPT = 2
 """Number of drivers whose checkpoints are kept: the current one and the previous one, which may still be writing."""

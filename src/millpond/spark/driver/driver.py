@@ -62,8 +62,8 @@ from millpond.spark.session.read_limits import ReadLimits
 from millpond.spark.session.session import jvm_failure
 from millpond.spark.session.task_hosts import TaskHosts
 from millpond.spark.sources.file_tables import Lookups
-from millpond.spark.sources.parsed_values import learnt
 from millpond.spark.sources.record_texts import ReadByGather
+from millpond.spark.sources.value_schemas import fetch_missing_schema
 
 _COMPACTION = "spark.sql.streaming.fileSource.log.compactInterval"
 
@@ -306,7 +306,7 @@ class Driver:
                     self._hand_over(successor)
             self._lookups.renew()  # Spark plans a batch before it calls us, so this is for the next batch
         except (MillpondError, PySparkException, Py4JError, ConnectionError) as error:
-            failure = learnt(self.setting.streams, self._explained(error))
+            failure = fetch_missing_schema(self.setting.streams, self._explained(error))
             if failure is None:
                 self._life.reread()
             else:

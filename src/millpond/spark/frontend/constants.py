@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Collection
 
 from millpond.spark.catalyst.allow_list import SUBQUERIES, words
-from millpond.spark.catalyst.patterns import LIKES, check_steps
 from millpond.spark.catalyst.private_names import JavaObject, children, kind_of, name_parts, span_of, type_of
+from millpond.spark.catalyst.regex_limits import LIKES, check_steps
 
 _NODES = words(
     """Literal Cast UnaryMinus UnaryPositive Not Add Subtract Multiply Concat CreateNamedStruct Alias

@@ -31,7 +31,7 @@ from millpond.spark.analysis.live_parameters import marked
 from millpond.spark.analysis.properties import Mode, Repeats, ttl_us
 from millpond.spark.analysis.query_terms import Extraction, OutputOptions, Terms, leaving_of, options_again
 from millpond.spark.analysis.windows import Twin, tumbling_twin
-from millpond.spark.catalyst.deadline import keeping
+from millpond.spark.catalyst.analysis_threads import keeping
 from millpond.spark.catalyst.private_names import analysed
 from millpond.spark.catalyst.quiet_errors import unlogged
 from millpond.spark.catalyst.refusals import check_streaming, not_stored, placed, spark_refusal, within

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from millpond.errors import JavaError
-from millpond.ids import writer_token
 from millpond.spark.session.java import DUMP, Gateway, Java, find_java, spark_home
+from millpond.tokens import writer_token
 
 _DUMP_SECONDS = 300
 _KEPT = 3

@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from millpond.ids import writer_token
 from millpond.spark.masters import is_local_master
 from millpond.spark.session.worker import VersionChecked
+from millpond.tokens import writer_token
 
 
 def is_local(spark: SparkSession) -> bool:

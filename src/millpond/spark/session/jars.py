@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from millpond.errors import SetupError
-from millpond.ids import writer_token
+from millpond.tokens import writer_token
 
 MAVEN = "https://repo1.maven.org/maven2"
 """The repository from which jars are fetched, unless `MILLPOND_MAVEN` names a mirror."""

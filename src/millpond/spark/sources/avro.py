@@ -24,18 +24,20 @@ from millpond.runtime.gather.text_events import NO_PARSE
 from millpond.spark.catalyst.private_names import Catalyst, analysed, items
 from millpond.spark.session.add_jars import provide
 from millpond.spark.session.jars import avro
-from millpond.spark.sources.parsed_values import (
+from millpond.spark.sources.convert_values import (
     NO_FIT,
+    Parsed,
+    any_of,
+    is_strict,
+    part_of,
+)
+from millpond.spark.sources.value_schemas import (
     NO_NUMBER,
     NOT_THERE,
     NUMBER,
     VALUE,
-    Parsed,
-    any_of,
     body,
-    is_strict,
     numbered,
-    part_of,
     registered,
     schema_text,
     with_number,

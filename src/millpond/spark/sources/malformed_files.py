@@ -18,8 +18,8 @@ from millpond.model.endpoints import source_kind
 from millpond.model.stream import Stream
 from millpond.runtime.gather.text_events import NO_PARSE
 from millpond.spark.catalyst.data_types import quoted, schema_of
+from millpond.spark.sources.convert_values import NO_FIT
 from millpond.spark.sources.kafka import DEAD
-from millpond.spark.sources.parsed_values import NO_FIT
 
 MODE, NAME, DROPS = "mode", "columnNameOfCorruptRecord", "DROPMALFORMED"
 _DEFAULT = "spark.sql.columnNameOfCorruptRecord"

@@ -29,13 +29,11 @@ from millpond.model.stream import Stream
 from millpond.plugins import imported as library
 from millpond.runtime.gather.text_events import NO_PARSE
 from millpond.spark.session.worker import worker_task
-from millpond.spark.sources.parsed_values import (
-    NO_FIT,
+from millpond.spark.sources.convert_values import NO_FIT, Parsed, is_strict
+from millpond.spark.sources.value_schemas import (
     NO_NUMBER,
     NOT_THERE,
     VALUE,
-    Parsed,
-    is_strict,
     numbered,
     registered,
     schema_text,

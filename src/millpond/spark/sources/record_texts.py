@@ -14,15 +14,16 @@ from pyspark.sql import functions as F
 
 from millpond.log.records import Offsets
 from millpond.model.stream import DEAD_LETTER, Stream
-from millpond.plan.options.text_reading import csv_separator, declared_columns, why_spark_parses
+from millpond.plan.options.kafka_parsers import csv_separator, declared_columns, why_spark_parses
 from millpond.runtime.scheduling.attempts import ArrowEpochs
 from millpond.runtime.task.column_layout import DEAD, LETTER_COLUMN, ReadLayout, TextStream, column_name
 from millpond.runtime.task.obstacle import Obstacle
 from millpond.runtime.task.task_values import GatherTask
 from millpond.spark.session.arrow_rows import ArrowRows
 from millpond.spark.session.batch_rows import BatchRows
-from millpond.spark.sources.parsed_values import VALUE, is_strict
+from millpond.spark.sources.convert_values import is_strict
 from millpond.spark.sources.value_formats import parsed
+from millpond.spark.sources.value_schemas import VALUE
 
 _SETTINGS = {
     "spark.sql.legacy.timeParserPolicy": "legacy",

@@ -18,18 +18,16 @@ from millpond.model.stream import Field, Stream
 from millpond.runtime.gather.text_events import NO_PARSE, NO_VALUE
 from millpond.spark.catalyst.data_types import schema_of
 from millpond.spark.sources.avro import of_avro
-from millpond.spark.sources.parsed_values import (
+from millpond.spark.sources.convert_values import Parsed, is_strict, padded
+from millpond.spark.sources.protobuf import of_protobuf
+from millpond.spark.sources.value_schemas import (
     NO_NUMBER,
     NUMBER,
     VALUE,
-    Parsed,
     body,
-    is_strict,
     numbered,
-    padded,
     with_number,
 )
-from millpond.spark.sources.protobuf import of_protobuf
 
 _JSON = (
     "dateFormat timestampFormat locale timeZone allowComments allowUnquotedFieldNames allowSingleQuotes "

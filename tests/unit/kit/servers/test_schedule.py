@@ -13,7 +13,7 @@ FILES = {
     "tests/services/test_hdfs_folder.py": "hdfs",
     "tests/services/test_remote_pond.py": "hdfs",
     "tests/spark/test_joins.py": "tests/spark/test_joins.py",
-    "src/millpond/ids.py": "src/millpond/ids.py",
+    "src/millpond/tokens.py": "src/millpond/tokens.py",
 }
 
 

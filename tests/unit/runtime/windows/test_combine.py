@@ -13,7 +13,7 @@ import pytest
 from millpond.runtime.windows import combine
 from millpond.runtime.windows.closing import Closing
 from millpond.runtime.windows.combine import Block, Range, blocks, edges_of, ranges_of, slices_between
-from millpond.runtime.windows.rollups import LiveCells
+from millpond.runtime.windows.tiles import LiveCells
 from millpond.state.layout.cells import Cells, Piece, Slices, merge, words_of
 from millpond.state.layout.merge_rules import REGISTERS, rule_of
 

@@ -13,10 +13,10 @@ from millpond.model.expressions import Column, field_of
 from millpond.model.functions import STATEFUL
 from millpond.model.windows import Processed
 from millpond.spark.analysis.aggregation_input import read_input_plan
-from millpond.spark.analysis.expressions_above import inlined
 from millpond.spark.analysis.extract import Reader
 from millpond.spark.analysis.grouping.grouping_sets import sets_of
 from millpond.spark.analysis.query_terms import Extraction
+from millpond.spark.analysis.result_expressions import inlined
 from millpond.spark.analysis.steps.cut import ids_in
 from millpond.spark.analysis.steps.inputs import StepContext
 from millpond.spark.catalyst.cures import without_time
@@ -89,7 +89,7 @@ class _ProcessorReader(Reader):
         if time is None:
             raise without_time(self.stream, by_text=bool(self._terms.text))
         keys = self._keys(rows.keys)
-        found = self._functions.aggregate(rows.call, self.meaning, stateful=True)
+        found = self._functions.aggregate(rows.call, self.translate, stateful=True)
         assert found is not None
         aggregate, function = found
         self._called.add(function)

@@ -17,10 +17,10 @@ from millpond.model.windows import Range
 from millpond.plan.chains.first_rows import first_rows
 from millpond.plan.chains.upstream_joins import made_window
 from millpond.spark.analysis.aggregation_input import InputPlan, one_per_key, read_input_plan
+from millpond.spark.analysis.below_aggregation import InputTranslator
 from millpond.spark.analysis.chains.ordered_functions import is_ordered, ordered_function, ordering, rank_by
 from millpond.spark.analysis.chains.ranks_so_far import Limit, RanksSoFar
 from millpond.spark.analysis.chains.sides import RowsSide
-from millpond.spark.analysis.event_reader import EventReader
 from millpond.spark.analysis.extract import Reader
 from millpond.spark.analysis.frames import frames_of
 from millpond.spark.analysis.input_streams import QueryInput
@@ -67,7 +67,7 @@ def read_ranks(context: StepContext, node: JavaObject, above: list[JavaObject]) 
         input_plan = read_input_plan(context.catalyst, whole)
         one = input_plan.keeps_one or not context.terms.updates
         if one and not input_plan.is_step and not (source := context.source(input_plan, ())).upstreams:
-            return EventReader(context, source, input_plan).distinct(outputs(whole))
+            return InputTranslator(context, source, input_plan).distinct(outputs(whole))
     what = text_of(items(node.windowExpressions())[0].child())
     return _reader(context, windows[-1].child(), f"`{what}`").ranks(windows, above)
 
@@ -96,7 +96,7 @@ def read_first(context: StepContext, node: JavaObject) -> Extraction:
     """
     below = node.child().child() if kind_of(node.child()) == "LocalLimit" else node.child()
     input_plan = read_input_plan(context.catalyst, below, emitted=True, cut_at_repeats=True)
-    reader = EventReader(context, context.source(input_plan, ids_of(below)), input_plan)
+    reader = InputTranslator(context, context.source(input_plan, ids_of(below)), input_plan)
     found = reader.select(outputs(below))
     assert isinstance(found.query, Selection)
     rows = int(str(context.catalyst.constant(node.limitExpr())))
@@ -151,7 +151,7 @@ class _RankReader(Reader):
         self._partition(items(windows[0].partitionSpec()))
         for node in windows:
             orders = items(node.orderSpec())
-            by = ordering(orders, self.meaning)
+            by = ordering(orders, self.translate)
             for alias in items(node.windowExpressions()):
                 aggregate = self._call(alias.child(), by, ordered=bool(orders))
                 if aggregate not in self._found:
@@ -178,7 +178,7 @@ class _RankReader(Reader):
                 "tumbling or hopping windows.",
                 "Write row_number() OVER (PARTITION BY …) instead.",
             )
-        by = ordering(items(limit.sort.order()), self.meaning)
+        by = ordering(items(limit.sort.order()), self.translate)
         number = rank_by("row_number", by | self._ties() | by)
         self._found.append(number)
         first = call("le", (Column("agg:0", number.type), literal(rows, "int")), "boolean")
@@ -196,7 +196,7 @@ class _RankReader(Reader):
     def _time(self) -> Column:
         return Column(str(self._rows.event_time), "timestamp")
 
-    def _timed(self, time: JavaObject) -> tuple[Column, int]:
+    def _event_time_and_delay(self, time: JavaObject) -> tuple[Column, int]:
         return self._time, self._rows.delay_us
 
     def _partition(self, keys: Sequence[JavaObject]) -> None:
@@ -207,7 +207,7 @@ class _RankReader(Reader):
             after = self._rows.named_after_us(f"{window}.end") if window else self._rows.after_us(key)
             timed |= after is not None
             if after is None or self._rows.sliding is None:  # windows that end together may begin at different times
-                value = Column(f"{window}.start", "timestamp") if window else self.meaning(key)
+                value = Column(f"{window}.start", "timestamp") if window else self.translate(key)
                 parts |= {} if isinstance(value, Literal) else {value: None}
         if not timed:
             raise UnsupportedQuery(
@@ -221,7 +221,7 @@ class _RankReader(Reader):
         """A function of the rows in an order, or an aggregate over all rows of the partition."""
         if kind_of(over.windowFunction()) == "AggregateExpression" and not ordered:
             return self._aggregate(over.windowFunction())
-        return ordered_function(self._catalyst, over, by, self._ties(), self.meaning)
+        return ordered_function(self._catalyst, over, by, self._ties(), self.translate)
 
     def _ties(self) -> dict[Expression, str]:
         """The columns that decide between rows with equal values of ORDER BY, and their directions: all columns."""

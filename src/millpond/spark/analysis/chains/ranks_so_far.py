@@ -66,7 +66,7 @@ class RanksSoFar(Reader):
         by_key = self._keys(keys)
         for key in keys:  # a row shows the values of its event
             self._scope.pop(id_of(key), None)
-        order, ranks = ordering(items(node.orderSpec()), self.meaning), list[Aggregate]()
+        order, ranks = ordering(items(node.orderSpec()), self.translate), list[Aggregate]()
         for alias, function in zip(ranked, functions, strict=True):
             rank = rank_by(NAMES[kind_of(function)], order)
             ranks += [] if rank in ranks else [rank]
@@ -75,7 +75,7 @@ class RanksSoFar(Reader):
 
     def first_rows(self, limit: Limit, rows: int) -> Extraction:
         """The query of ORDER BY … LIMIT: the first rows of all so far."""
-        number = rank_by("row_number", ordering(items(limit.sort.order()), self.meaning))
+        number = rank_by("row_number", ordering(items(limit.sort.order()), self.translate))
         first = call("le", (Column("agg:0", number.type), literal(rows, "int")), "boolean")
         return self._ranked(limit.sort, (), [number], limit.above, first)
 

@@ -9,7 +9,7 @@ from millpond.model.query import Query
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.plan.chains.upstream import after_us, times_of
-from millpond.spark.analysis.event_reader import EventReader
+from millpond.spark.analysis.below_aggregation import InputTranslator
 from millpond.spark.analysis.joins.bounds import Bound
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, delay_ms, id_of, kind_of, type_of
 
@@ -22,7 +22,7 @@ class RowsSide:
     the side.
     """
 
-    def __init__(self, catalyst: Catalyst, reader: EventReader, outputs: Sequence[JavaObject]) -> None:
+    def __init__(self, catalyst: Catalyst, reader: InputTranslator, outputs: Sequence[JavaObject]) -> None:
         self._catalyst, self._reader = catalyst, reader
         self._names, self._upstreams = reader.source.names, reader.source.upstreams
         declared = reader.input_plan.watermark is not None  # otherwise it is the delay of the upstream query itself

@@ -16,7 +16,7 @@ from millpond.model.calendars.zone_offsets import DAY_US, remainders
 from millpond.model.expressions import Column
 from millpond.model.windows import Calendar, Sliced, Sliding
 from millpond.spark.analysis.aggregation_input import InputPlan
-from millpond.spark.analysis.expressions_above import projected_above
+from millpond.spark.analysis.result_expressions import projected_above
 from millpond.spark.catalyst.private_names import (
     Catalyst,
     JavaObject,

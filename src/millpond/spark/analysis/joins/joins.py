@@ -25,12 +25,12 @@ from millpond.model.types import KEY_TYPES, WINDOW, is_known
 from millpond.model.windows import Sliding
 from millpond.plan.chains.upstream_joins import made_window
 from millpond.plan.groups.distinct import Timing
-from millpond.plan.options.clock import check_clock
+from millpond.plan.options.clock_parameters import check_clock
 from millpond.spark.analysis.aggregation_input import WindowPart, read_input_plan, timing_of
+from millpond.spark.analysis.below_aggregation import InputTranslator
 from millpond.spark.analysis.chains.processors import read_processor, rows_of_processor
 from millpond.spark.analysis.chains.ranks import limit_of, ranks_rows, read_first, read_frames, read_limit, read_ranks
 from millpond.spark.analysis.chains.sides import RowsSide, same_window
-from millpond.spark.analysis.event_reader import EventReader
 from millpond.spark.analysis.expressions import Translator, all_true
 from millpond.spark.analysis.extract import extract_query
 from millpond.spark.analysis.joins.bounds import Bound, bound_of
@@ -140,7 +140,7 @@ class _JoinReader:
                 else "Use one of 'inner', 'left', 'right', 'full', 'left_semi', 'left_anti' in .join(other, on, how).",
             )
         self._kind = _KINDS[kind]
-        self._sides: dict[str, EventReader] = {}
+        self._sides: dict[str, InputTranslator] = {}
         self._rows: dict[str, RowsSide] = {}
         self._owned: dict[int, str] = {}
         for side, plan in ((LEFT, join.left()), (RIGHT, join.right())):
@@ -151,7 +151,7 @@ class _JoinReader:
                     "Join all events, and leave repeated rows out in a query without a join.",
                 )
             found = context.source(input_plan, needed)
-            self._sides[side] = EventReader(context, found, input_plan)
+            self._sides[side] = InputTranslator(context, found, input_plan)
             columns = outputs(plan)
             if found.upstreams:
                 self._rows[side] = RowsSide(catalyst, self._sides[side], columns)
@@ -246,7 +246,7 @@ class _JoinReader:
         side = self._side_of(part)
         if side is None or self._preserves(side) or any(self._is_window(column) for column in references(part)):
             return False
-        self._where[side].append(self._sides[side].meaning(part))
+        self._where[side].append(self._sides[side].translate(part))
         return True
 
     def _preserves(self, side: str) -> bool:
@@ -337,7 +337,7 @@ class _JoinReader:
     def _timing(self, side: str) -> Timing | None:
         """The event time and delay that a side declares, whether or not the condition uses them."""
         reader = self._sides[side]
-        return timing_of(reader.input_plan, reader.stream, reader.meaning)
+        return timing_of(reader.input_plan, reader.stream, reader.translate)
 
     def _within(self, bounds: Sequence[Bound]) -> Within:
         lower = max((bound.lower_us for bound in bounds if bound.lower_us is not None), default=None)
@@ -355,7 +355,7 @@ class _JoinReader:
                 f"The key `{text_of(key)}` is a {type_of(key)}, which is planned, not answered yet.",
                 f"Cast it to one of {', '.join(sorted(KEY_TYPES))} or a decimal.",
             )
-        return self._sides[side].meaning(key)
+        return self._sides[side].translate(key)
 
     def _side(self, side: str, keys: list[Expression]) -> Side:
         reader = self._sides[side]
@@ -402,7 +402,7 @@ class _JoinReader:
         """Translate a column of a side."""
         side = self._owned[id_of(attribute)]
         part = self._sides[side].input_plan.window_part(attribute)
-        return self._value(side, self._sides[side].meaning(attribute)) if part is None else self._window(side, part)
+        return self._value(side, self._sides[side].translate(attribute)) if part is None else self._window(side, part)
 
     def _field(self, node: JavaObject) -> Expression | None:
         """Translate `w.start` and `w.end`; None for other nodes."""
@@ -453,7 +453,7 @@ class _JoinReader:
                 f"`{text_of(node)}` is computed from events that may be missing, which is not answered.",
                 f"Compute it in a {self._select} of that side, below the join.",
             )
-        return self._value(side, self._sides[side].meaning(node))
+        return self._value(side, self._sides[side].translate(node))
 
     def _output(self, column: JavaObject) -> Expression:
         if type_of(column) != WINDOW and not is_known(type_of(column)):

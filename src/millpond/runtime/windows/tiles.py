@@ -1,4 +1,4 @@
-"""Tiles: roll-ups of consecutive slices, so that a long window with a short slide reads O(log n) pieces.
+"""Tiles: merged cells of consecutive slices, so that a long window with a short slide reads O(log n) pieces.
 
 For such a window, event time is cut into spans of slide * 8, slide * 64, …, aligned with the window's starts. When no
 more events can arrive in a span, its cells are merged once into one slice as wide as the span, from the next smaller
@@ -24,11 +24,11 @@ from millpond.state.layout.cells import Cells, Piece, Slices, merge, piece_of
 FACTOR = 8
 """The number of tiles of one width in a tile of the next width."""
 
-_WORTH_SLIDES = 4 * FACTOR
+_MIN_SLIDES = 4 * FACTOR
 """Windows with fewer slides than this read their slices directly."""
 
 
-class Grid(NamedTuple):
+class TileGrid(NamedTuple):
     """Spans of `width_us` that begin at `phase_us` modulo the width, and not before `since_us`."""
 
     width_us: int
@@ -52,7 +52,7 @@ class LiveCells(NamedTuple):
         cls, group: GroupPlan, old: CurrentCells, tiles: CurrentCells, fresh: Cells, before: Watermark, after: Watermark
     ) -> LiveCells:
         """The parts that an epoch with `fresh` cells may need; other parts are not read, however many there are."""
-        if grids(group) or any(plan.query.changing for plan in group.queries):
+        if tile_grids(group) or any(plan.query.changing for plan in group.queries):
             return cls.of([*old, fresh], tiles)
         slices, repeated = ([cells[i] for i in touched(group, cells.places, before, after)] for cells in (old, tiles))
         return cls.of([*slices, fresh], repeated)
@@ -68,7 +68,7 @@ class LiveCells(NamedTuple):
         return starts, np.concatenate([cells.slices.end_us for cells in self.slices])
 
 
-def grids(group: GroupPlan) -> tuple[Grid, ...]:
+def tile_grids(group: GroupPlan) -> tuple[TileGrid, ...]:
     """The grids of tiles that pay off for the windows of a group, narrowest first."""
     since: dict[Sliding | Cumulating, int] = {}
     for plan in group.celled:
@@ -78,15 +78,15 @@ def grids(group: GroupPlan) -> tuple[Grid, ...]:
     start_by_grid: dict[tuple[int, int], int] = {}
     for window, from_us in since.items():
         step_us = window.slide_us if isinstance(window, Sliding) else window.step_us
-        if window.size_us < _WORTH_SLIDES * step_us:
+        if window.size_us < _MIN_SLIDES * step_us:
             continue
         width = FACTOR * step_us
         while 2 * width <= window.size_us:
-            place = width, window.offset_us % width
+            width_and_phase = width, window.offset_us % width
             # if several windows need one grid, it begins where all of them can use it
-            start_by_grid[place] = max(from_us, start_by_grid.get(place, from_us))
+            start_by_grid[width_and_phase] = max(from_us, start_by_grid.get(width_and_phase, from_us))
             width *= FACTOR
-    return tuple(sorted(Grid(*place, from_us) for place, from_us in start_by_grid.items()))
+    return tuple(sorted(TileGrid(*width_and_phase, from_us) for width_and_phase, from_us in start_by_grid.items()))
 
 
 def new_tiles(group: GroupPlan, live: LiveCells, before: Watermark, after: Watermark, keys: int) -> Cells | None:
@@ -96,7 +96,7 @@ def new_tiles(group: GroupPlan, live: LiveCells, before: Watermark, after: Water
     if high is None or (low is not None and low >= high):
         return None
     parts: list[Cells] = []
-    for grid in grids(group):
+    for grid in tile_grids(group):
         live_and_new = LiveCells(live.slices, [*live.tiles, *parts])
         spans = _sealed(grid, live, low, high)
         if len(spans):
@@ -105,7 +105,7 @@ def new_tiles(group: GroupPlan, live: LiveCells, before: Watermark, after: Water
     return merge([*map(piece_of, tiles)], keys) if tiles else None
 
 
-def _sealed(grid: Grid, live: LiveCells, low_us: int | None, high_us: int) -> Ints:
+def _sealed(grid: TileGrid, live: LiveCells, low_us: int | None, high_us: int) -> Ints:
     """The starts of the grid's spans that contain cells, have no tile, and end in (low, high]."""
     starts = [_span_start(grid, cells.slices.start_us) for cells in live.slices]
     span_starts = distinct_of(np.concatenate(starts)) if starts else np.zeros(0, np.int64)
@@ -119,12 +119,12 @@ def _sealed(grid: Grid, live: LiveCells, low_us: int | None, high_us: int) -> In
     return span_starts[sealed]
 
 
-def _span_start(grid: Grid, times_us: Ints) -> Ints:
+def _span_start(grid: TileGrid, times_us: Ints) -> Ints:
     starts: Ints = times_us - (times_us - grid.phase_us) % grid.width_us
     return starts
 
 
-def _rolled_up(grid: Grid, spans: Ints, live: LiveCells, keys: int) -> Cells:
+def _rolled_up(grid: TileGrid, spans: Ints, live: LiveCells, keys: int) -> Cells:
     pieces = []
     edges = distinct_of(np.concatenate([spans, spans + grid.width_us]))
     for cells, chosen in zip(live.parts, cover_of(live, edges), strict=True):
@@ -135,7 +135,7 @@ def _rolled_up(grid: Grid, spans: Ints, live: LiveCells, keys: int) -> Cells:
     return merge(pieces, keys)
 
 
-def _widened(grid: Grid, cells: Cells, position: int, start_us: int) -> Piece:
+def _widened(grid: TileGrid, cells: Cells, position: int, start_us: int) -> Piece:
     """The cells of one slice, with the whole span as their slice."""
     low, high = int(cells.offsets[position]), int(cells.offsets[position + 1])
     one, signed = slice(position, position + 1), cells.slices.signed
@@ -204,9 +204,9 @@ class _CoveredIntervals:
 
     def contain(self, start: Ints, end: Ints) -> Mask:
         """Which of the given intervals lie within a covered interval."""
-        place = np.searchsorted(self._start, start, "right") - 1
-        ends = np.append(self._end, np.iinfo(np.int64).min)  # the last element serves place -1: no interval
-        inside: Mask = end <= ends[place]
+        index = np.searchsorted(self._start, start, "right") - 1
+        ends = np.append(self._end, np.iinfo(np.int64).min)  # the last element serves index -1: no interval
+        inside: Mask = end <= ends[index]
         return inside
 
     def add(self, start: Ints, width: int) -> None:

@@ -2,8 +2,9 @@
 
 These are sequences and alternatives of ASCII characters, classes of them, and groups that are not repeated. RE2
 prefers alternatives and repetitions in the order in which Java tries them, so groups match the same. Left out are
-`.` and `$`, which treat the ends of lines differently, repeated groups, which keep another repetition, flags,
-back-references, look-around, and escapes other than of punctuation and the classes of digits and word characters.
+`.` and `$`, which treat the ends of lines differently, repeated groups, which capture a different repetition in RE2,
+flags, back-references, look-around, and escapes other than of punctuation and the classes of digits and word
+characters.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kit.inputs.examples import examples
 from kit.naive.pattern_ways import Tree, ways, written
-from millpond.kernels.pattern_cost import pattern_cost
+from millpond.kernels.regex_cost import pattern_cost
 
 EXPONENTIAL = (
     "^(a+)+$", "(a|a)*b", "(a*)*c", "(a?){30}a{30}", r"(\w+\s?)*$", "(?i)(A|a)*x", "(.*)*x", "(?>(a+)+b)c",

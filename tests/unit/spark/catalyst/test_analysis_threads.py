@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from millpond.errors import BusyError, NotServingError, QueryRefused
-from millpond.spark.catalyst import deadline
-from millpond.spark.catalyst.deadline import Abandoned, Analyses, check, keeping
+from millpond.spark.catalyst import analysis_threads
+from millpond.spark.catalyst.analysis_threads import Abandoned, Analyses, check, keeping
 
 
 def test_what_an_analysis_makes_or_raises_is_handed_on() -> None:
@@ -41,9 +41,9 @@ def test_one_that_takes_too_long_is_given_up_and_keeps_nothing() -> None:
 
 def test_one_that_keeps_what_it_found_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     analyses, keeps, waited, kept = Analyses(seconds=0.2), threading.Event(), threading.Event(), []
-    give_up = deadline._Analysis.give_up
+    give_up = analysis_threads._Analysis.give_up
 
-    def tried(analysis: deadline._Analysis[str]) -> bool:
+    def tried(analysis: analysis_threads._Analysis[str]) -> bool:
         assert keeps.wait(60)  # the time limit is over once the analysis stores its result
         given_up = give_up(analysis)
         waited.set()
@@ -56,7 +56,7 @@ def test_one_that_keeps_what_it_found_is_waited_for(monkeypatch: pytest.MonkeyPa
             kept.append("q")
         return "made"
 
-    monkeypatch.setattr(deadline._Analysis, "give_up", tried)
+    monkeypatch.setattr(analysis_threads._Analysis, "give_up", tried)
     assert analyses.run("q", work) == "made" and kept == ["q"]
 
 

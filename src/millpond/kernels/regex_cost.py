@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import NamedTuple
 
-from millpond.kernels.pattern_comments import without_comments
+from millpond.kernels.regex_comments import without_comments
 
 EVERY = (1 << 129) - 1
 """The set of all characters; sets are integers with a bit for each ASCII character and one bit for all others."""

@@ -1,17 +1,12 @@
-"""Expressions over the results of an aggregation: what the model cannot express is evaluated by Spark in the fold.
-
-A key that is a struct is grouped by its fields, and restored from them above the aggregation. If it may be NULL,
-whether it is present is one more key, because a NULL struct and a struct of NULLs are different keys.
-"""
+"""Expressions over the results of an aggregation: what the model cannot express is evaluated by Spark in the fold."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 from millpond.errors import UnsupportedQuery
-from millpond.model.expressions import Call, Column, Expression, Literal, call, columns_of, field_of, struct_of
-from millpond.model.types import KEY_TYPES, WINDOW, is_known, is_struct, parts_of, struct_fields
+from millpond.model.expressions import Call, Column, Expression, Literal, columns_of, struct_of
+from millpond.model.types import WINDOW, is_known, struct_fields
 from millpond.model.windows import Counted, Pattern, Window
 from millpond.plan.chains.upstream_joins import WINDOW_OF
 from millpond.spark.analysis.live_parameters import has_stand_in
@@ -50,7 +45,7 @@ def projected_above(
     Raises:
         UnsupportedQuery: it is not deterministic, calls a Python function, or makes values that no row can have.
     """
-    if not (is_known(type_of(node)) or emitted(node.dataType())):
+    if not (is_known(type_of(node)) or can_emit(node.dataType())):
         raise UnsupportedQuery(
             f"`{text_of(node)}` is a {type_of(node)}, which is planned, not answered yet.", cast_cure(type_of(node))
         )
@@ -82,59 +77,16 @@ def _calls_python(expression: JavaObject) -> bool:
     return kind_of(expression) == "PythonUDF" or any(map(_calls_python, children(expression)))
 
 
-def emitted(kind: JavaObject) -> bool:
+def can_emit(kind: JavaObject) -> bool:
     """Whether values of a type can be emitted; this includes nested types and bytes, which Arrow passes unchanged."""
     if kind_of(kind) == "ArrayType":
-        return emitted(kind.elementType())
+        return can_emit(kind.elementType())
     if kind_of(kind) == "MapType":
-        return emitted(kind.keyType()) and emitted(kind.valueType())
+        return can_emit(kind.keyType()) and can_emit(kind.valueType())
     if kind_of(kind) == "StructType":
-        return all(emitted(part.dataType()) for part in kind.fields())
+        return all(can_emit(part.dataType()) for part in kind.fields())
     name = str(kind.catalogString())
     return name == "binary" or is_known(name)
-
-
-def check_key(key: JavaObject, served: str | None, *, of_rows: bool) -> None:
-    """Refuse a key of a type that is not grouped by; `served`: the name of the query, if it is served.
-
-    `of_rows`: whether the key is of rows of another query, whose windows are not grouped by.
-
-    Raises:
-        UnsupportedQuery: the type is not supported.
-    """
-    kind = type_of(key)
-    if not _can_be_key(kind) or (of_rows and kind == WINDOW):
-        cure = f"Cast it to one of {', '.join(sorted(KEY_TYPES))}, a decimal or a struct of these."
-        if re.search(r"\b(array|map)<", kind):
-            cure = f"Group by a text with its elements: to_json({text_of(key)})."
-        raise UnsupportedQuery(f"The key `{text_of(key)}` is of type {kind}, by which a pond does not group.", cure)
-    if served is not None and is_struct(kind):
-        raise UnsupportedQuery(
-            f"{served} is served, and its key `{text_of(key)}` is a struct.",
-            "Group by the fields of the struct, by which rows are then looked up.",
-        )
-
-
-def _can_be_key(kind: str) -> bool:
-    return all(map(_can_be_key, parts_of(kind))) if is_struct(kind) else is_known(kind)
-
-
-def key_of(value: Expression, keys: list[Expression]) -> Expression:
-    """The value of a key above the aggregation; adds what it is grouped by to `keys`."""
-    if isinstance(value, Literal):
-        return value
-    if is_struct(value.type):
-        is_made = isinstance(value, Call) and value.op == "struct"
-        present = value.args[0] if isinstance(value, Call) and is_made else call("isnotnull", (value,), "boolean")
-        fields = [
-            value.args[1 + place] if isinstance(value, Call) and is_made else field_of(value, place)
-            for place in range(len(struct_fields(value.type)))
-        ]
-        restored = key_of(present, keys)
-        return struct_of([key_of(field, keys) for field in fields], value.type, restored)
-    if value not in keys:
-        keys.append(value)
-    return Column(f"key:{keys.index(value)}", value.type)
 
 
 def with_bounds(expression: Expression) -> Expression:
@@ -160,7 +112,7 @@ def _catalyst_of(catalyst: Catalyst, column: JavaObject, meaning: Expression) ->
     if isinstance(meaning, Column):
         return catalyst.named(catalyst.alias(column, "key").toAttribute(), meaning.name)
     if isinstance(meaning, Call) and meaning.op == "case":
-        return _neighbour(catalyst, column, meaning)
+        return _lag_expression(catalyst, column, meaning)
     if not (isinstance(meaning, Call) and meaning.op == "struct"):
         what = f"An expression that only Spark evaluates reads `{column.sql()}`, which is a constant or a window."
         raise UnsupportedQuery(what, "Write the constant itself, or use the bounds of the window.")
@@ -175,7 +127,7 @@ def _catalyst_of(catalyst: Catalyst, column: JavaObject, meaning: Expression) ->
     return catalyst.make("If", present, made, catalyst.make("Literal", None, column.dataType()))
 
 
-def _neighbour(catalyst: Catalyst, column: JavaObject, lag: Call) -> JavaObject:
+def _lag_expression(catalyst: Catalyst, column: JavaObject, lag: Call) -> JavaObject:
     """The Catalyst expression for `lag` over events, see `frames.Frames.value`: the first value of a complete frame.
 
     Raises:

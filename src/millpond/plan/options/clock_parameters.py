@@ -1,8 +1,8 @@
-"""Values of the clock in queries, such as `current_timestamp() - INTERVAL 1 HOUR`, as parameters.
+"""Turns `current_timestamp()`, `current_date()` … in queries into parameters, which each epoch sets to its own instant.
 
-Their names say how they follow from the instant of an epoch. All of an epoch is computed with one instant, which its
-record stores. As with live parameters, an event is evaluated with the instant of the epoch that reads it, and HAVING
-and outputs with that of the epoch that emits the row.
+An example is `current_timestamp() - INTERVAL 1 HOUR`. The name of a parameter says how it follows from the instant. All
+of an epoch is computed with one instant, which its record stores. As with live parameters, an event is evaluated with
+the instant of the epoch that reads it, and HAVING and outputs with that of the epoch that emits the row.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CLOCK_CURE = (
 class ClockValue(NamedTuple):
     """The instant of an epoch plus `shift_us`, as a timestamp.
 
-    Days of the shift are those of the calendar of `zone`, as in Spark. `unit_us`: as a number of whole units since
+    The shift's complete days are calendar days of `zone`, as in Spark. `unit_us`: as a number of whole units since
     1970. `is_date`: as a date of the zone, plus `days`.
     """
 

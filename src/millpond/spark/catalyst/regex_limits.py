@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from millpond.errors import QueryRefused
-from millpond.kernels.pattern_cost import PatternCost, pattern_cost
+from millpond.kernels.regex_cost import PatternCost, pattern_cost
 from millpond.spark.catalyst.checked_values import bound_once, sized, unless_larger
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, kind_of, text_of
 from millpond.spark.catalyst.value_bounds import Limiter, is_accepted

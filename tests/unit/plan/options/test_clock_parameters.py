@@ -11,7 +11,7 @@ from millpond.model.calendars.zone_offsets import DAY_US
 from millpond.model.expressions import Column
 from millpond.model.query import Query
 from millpond.model.windows import Sliding
-from millpond.plan.options.clock import ClockValue, check_clock, clock_value, clock_values
+from millpond.plan.options.clock_parameters import ClockValue, check_clock, clock_value, clock_values
 
 SHIFTS = st.integers(-40 * DAY_US, 40 * DAY_US)
 ZONES = st.sampled_from(["UTC", "Europe/Berlin", "+05:30"])

@@ -1,4 +1,4 @@
-"""Draws names that never repeat, not even between hosts and restarts."""
+"""Draws random ids and secrets that never repeat, not even between hosts and restarts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Reads what an analysed plan says about the events of a query: their columns, conditions and event time.
+"""Translates the part of an analysed plan below its aggregation: columns, conditions, event time.
 
-A query without an aggregation, or a side of a join, is only this. `extract.Reader` reads what is above an aggregation.
+For queries without an aggregation and sides of joins this is the complete reader. `extract.Reader` reads what is above
+an aggregation.
 """
 
 from __future__ import annotations
@@ -19,12 +20,10 @@ from millpond.model.windows import Session, Sliding, Window
 from millpond.plan.groups.distinct import Timing, distinct_rows
 from millpond.spark.analysis.aggregation_input import InputPlan, timing_of
 from millpond.spark.analysis.expressions import Translator, all_true, raises_as
-from millpond.spark.analysis.expressions_above import (
-    emitted,
-)
 from millpond.spark.analysis.grouping.window_rows import refuse_noted
 from millpond.spark.analysis.input_streams import QueryInput
 from millpond.spark.analysis.query_terms import Extraction
+from millpond.spark.analysis.result_expressions import can_emit
 from millpond.spark.analysis.steps.inputs import StepContext
 from millpond.spark.analysis.steps.repeats_below import without_repeats
 from millpond.spark.analysis.steps.row_windows import unqualified
@@ -40,23 +39,23 @@ from millpond.spark.catalyst.private_names import (
 from millpond.spark.catalyst.spark_expressions import Projected, project
 
 
-class EventReader:
-    """Reads the part of a plan below its aggregation: `source` is the input, and `input_plan` what was found above it.
+class InputTranslator:
+    """Translates the part of a plan below its aggregation: `source` is the input, `input_plan` what was found above it.
 
-    `meaning` translates an expression over the columns of the input.
+    `translate` translates an expression over the columns of the input.
     """
 
     def __init__(self, context: StepContext, source: QueryInput, input_plan: InputPlan) -> None:
         self._catalyst, self._terms = context.catalyst, context.terms
         self.source, self.stream, self.input_plan = source, source.stream, input_plan
         self.bound = partial(source.bound, input_plan)
-        self.meaning = Translator(
+        self.translate = Translator(
             context.catalyst, self._column, self._projected, self.bound, structs=bool(source.stream.upstreams)
         )
         self._foreigns: dict[str, Projected] = {}
         self._columns: dict[int, Expression] = {}
 
-    def _timed(self, time: JavaObject) -> tuple[Column, int]:
+    def _event_time_and_delay(self, time: JavaObject) -> tuple[Column, int]:
         """The event time as a column of the stream, and its delay in microseconds."""
         if isinstance(time, Column):
             return time, 0
@@ -94,7 +93,7 @@ class EventReader:
             raise UnsupportedQuery(
                 f"{terms.name} has no key, so it has no latest row per key to serve.", "Group it by a key and a window."
             )
-        named = named_once([Named(name, self._passed(output)) for name, output in terms.named(outputs)])
+        named = named_once([Named(name, self._output_expression(output)) for name, output in terms.named(outputs)])
         found = self._extracted(Selection(terms.name, self.stream.name, named, self.where(), terms.sink, terms.text))
         return found._replace(timing=timing_of(self.input_plan, self.stream, self._column))
 
@@ -106,8 +105,10 @@ class EventReader:
         selection = found.query
         assert isinstance(selection, Selection)
         time = plan.time_of_repeats()
-        timing = None if time is None else Timing(*self._timed(time)) if type_of(time) != WINDOW else found.timing
-        keys, above = ([self.meaning(one) for one in some] for some in (repeats.keys, plan.above_repeats()))
+        timing = None if time is None else found.timing
+        if time is not None and type_of(time) != WINDOW:
+            timing = Timing(*self._event_time_and_delay(time))
+        keys, above = ([self.translate(one) for one in some] for some in (repeats.keys, plan.above_repeats()))
         selection = msgspec.structs.replace(selection, where=self.where(until=repeats.below))
         made = distinct_rows(
             selection, keys, timing, within=repeats.within, above=above, keeps=repeats.keeps, ttl_us=self._terms.ttl_us
@@ -125,21 +126,21 @@ class EventReader:
         foreigns = {key: self._foreigns[key] for key in sorted(used & self._foreigns.keys())}
         return Extraction(query, self.stream, foreigns, self.source.derived)
 
-    def _passed(self, column: JavaObject) -> Expression:
+    def _output_expression(self, column: JavaObject) -> Expression:
         """Translate an output column; values of types that the model has no operators for pass through unchanged."""
         if is_known(type_of(column)):
-            return self.meaning(column)
-        if not emitted(column.dataType()):
+            return self.translate(column)
+        if not can_emit(column.dataType()):
             raise UnsupportedQuery(
                 f"The column {column.name()} is a {type_of(column)}, which is planned, not answered yet.",
                 cast_cure(type_of(column)),
             )
         if kind_of(column) == "Alias":
-            return self._passed(column.child())
+            return self._output_expression(column.child())
         if kind_of(column) == "AttributeReference":
             alias = self.input_plan.definitions.get(id_of(column))
             if alias is not None:
-                return self._passed(alias)
+                return self._output_expression(alias)
             name = self.source.names.get(id_of(column), str(column.name()))
             if name not in self.source.computed:
                 self._check_declared((name,))
@@ -158,9 +159,9 @@ class EventReader:
         parts = [] if source.passes_filters is None else [self._projected(source.passes_filters)]
         for index, step in enumerate(self.input_plan.steps[:until]):
             if index not in source.markers:
-                parts.append(self.meaning(step.condition))
+                parts.append(self.translate(step.condition))
                 continue
-            keys = [self.meaning(probe) for probe in source.probes[index]]
+            keys = [self.translate(probe) for probe in source.probes[index]]
             if step.generate is not None:
                 parts += [raises_as(key) for key in keys]
             else:
@@ -188,7 +189,7 @@ class EventReader:
             return Column(self.source.times[identity], "timestamp")
         alias = self.input_plan.definitions.get(identity)
         if alias is not None:
-            return self._columns.get(identity) or self._columns.setdefault(identity, self.meaning(alias.child()))
+            return self._columns.get(identity) or self._columns.setdefault(identity, self.translate(alias.child()))
         name = self.source.names.get(identity, str(attribute.name()))
         if name in self.source.computed or not is_storable(type_of(attribute)):
             return self._projected(attribute)
@@ -213,8 +214,8 @@ class EventReader:
             expression = self._catalyst.substitute(expression, layer)
         projected = project(self._catalyst, unqualified(self._catalyst, self.source.names, expression))
         self._check_declared(projected.value.columns)
-        return self._kept(projected)
+        return self._register_foreign(projected)
 
-    def _kept(self, projected: Projected) -> Expression:
+    def _register_foreign(self, projected: Projected) -> Expression:
         self._foreigns.setdefault(projected.value.key, projected)
         return projected.value
