@@ -106,7 +106,7 @@ public class ArrowRows {
         }
         SimplePythonFunction runs = command == null ? function : new SimplePythonFunction(
             command, function.envVars(), function.pythonIncludes(), function.pythonExec(), function.pythonVer(),
-            function.broadcastVars(), function.accumulator());
+            function.broadcastVars(), null); // with an accumulator, the end of each task is a call to Python
         Expression call = new PythonUDF(
             name, runs, columns, plan.output(), MAP_IN_ARROW, true, NamedExpression$.MODULE$.newExprId());
         Option before = enter(session);
