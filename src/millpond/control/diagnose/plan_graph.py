@@ -18,7 +18,7 @@ QUERY = "query "
 MOST_QUERIES = 40
 """The most queries in a picture."""
 
-_WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _LETTERS = 230, 26, 70, 10, 36
+_WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _LETTERS = 280, 26, 60, 10, 46
 _FILL = {"stream": "#cfe3f5", "group": "#f7e3b5", "query": "#d5ecd0", "sink": "#e6dcf0"}
 
 
