@@ -1,4 +1,4 @@
-"""SQL texts and DataFrames become the queries they mean; what is not answered is refused by name."""
+"""SQL texts and DataFrames become the queries they mean; what is not supported is refused by name."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ REFUSED = {
     "SELECT card, row_number() OVER (ORDER BY total) AS r FROM STREAM spend": "has no window of spend",
     "SELECT card, row_number() OVER (PARTITION BY shop ORDER BY total) AS r FROM STREAM spend": "has no window of",
     "SELECT card, row_number() OVER (PARTITION BY card ORDER BY amount) AS r FROM STREAM tx": "is over single events",
-    "SELECT card, stddev(n) OVER (PARTITION BY w ORDER BY n) AS b FROM STREAM spend": "is not answered beside ranks",
+    "SELECT card, stddev(n) OVER (PARTITION BY w ORDER BY n) AS b FROM STREAM spend": "is not supported beside ranks",
     "SELECT card, cume_dist() OVER (PARTITION BY card ORDER BY w) AS a FROM STREAM spend": "has no window of spend",
     "SELECT card, lag(n, 1, total) OVER (PARTITION BY w ORDER BY n) AS a FROM STREAM spend": "is not a constant",
     "SELECT card, lag(amount) IGNORE NULLS OVER (PARTITION BY card ORDER BY ts) AS a FROM STREAM tx": "ignores NULLs",

@@ -32,7 +32,7 @@ def deduplicated(query: Query | Join, stream: Stream, names: Sequence[str], with
     """
     if isinstance(query, Join):
         raise UnsupportedQuery(
-            f"{query.name} is a join, and leaves repeated events out: that is planned, not answered yet.",
+            f"{query.name} is a join, and leaves repeated events out, which is not supported.",
             "Join all events, and leave repeated rows out in a query without a join.",
         )
     if within_us < 0:
@@ -85,7 +85,7 @@ def _check(query: Query, names: Sequence[str]) -> None:
         what = "has an aggregate that needs single events"
     if what:
         raise UnsupportedQuery(
-            f"{query.name} leaves repeated events out, and {what}: that is planned, not answered yet.", "Leave one out."
+            f"{query.name} leaves repeated events out, and {what}, which is not supported.", "Leave one out."
         )
 
 

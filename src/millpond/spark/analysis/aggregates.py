@@ -77,7 +77,7 @@ def _distinct(
         )
     if not is_known(type_of(part)):
         raise UnsupportedQuery(
-            f"`{text_of(node)}` counts distinct values of type {type_of(part)}, which is not answered.",
+            f"`{text_of(node)}` counts distinct values of type {type_of(part)}, which is not supported.",
             "Use count(DISTINCT …), or count a string that is made of its parts, such as to_json(…).",
         )
     argument, guard = _unguarded(translate(part))
@@ -87,7 +87,7 @@ def _distinct(
 def _check_type(node: JavaObject, function: Function, kind: str) -> None:
     if not function.accepts.includes(kind):
         raise UnsupportedQuery(
-            f"`{text_of(node)}` is the {function.name} of a {kind}, which is planned, not answered yet.",
+            f"`{text_of(node)}` is the {function.name} of a {kind}, which is not supported.",
             f"{function.name} takes {function.accepts.text}.",
         )
 

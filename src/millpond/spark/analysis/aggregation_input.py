@@ -186,7 +186,7 @@ class InputPlan:
         """
         above = [] if self.repeats is None else self.steps[self.repeats.below :]
         if any(step.makes_rows for step in above):
-            raise UnsupportedQuery("A join or explode above the removal of repeated events is not answered.", LOWER)
+            raise UnsupportedQuery("A join or explode above the removal of repeated events is not supported.", LOWER)
         parts = [part for step in above for part in conjuncts(step.condition)]
         if self.repeats is None or self.repeats.rank is None:
             return parts
@@ -350,7 +350,7 @@ def _joined(
     kind = kind_of(node.joinType())
     if left.isStreaming() and right.isStreaming():
         raise UnsupportedQuery(
-            "A join of two streams below DISTINCT or dropDuplicates is not answered.",
+            "A join of two streams below DISTINCT or dropDuplicates is not supported.",
             "Make the join a query of its own, say `lower`, and read its rows: FROM STREAM lower.",
         )
     stream, side = (left, right) if left.isStreaming() else (right, left)
@@ -362,7 +362,7 @@ def _joined(
         raise UnsupportedQuery("A sub-query may have more than one row for an event.", ONE_ROW)
     if kind not in _JOINS or (kind == "LeftOuter" and stream is right) or (kind == "RightOuter" and stream is left):
         raise UnsupportedQuery(
-            f"A join of this kind ({node.joinType().sql()}) is not answered.",
+            f"A join of this kind ({node.joinType().sql()}) is not supported.",
             "Write stream [INNER | LEFT | LEFT SEMI | LEFT ANTI] JOIN table ON ….",
         )
     return stream, [Step(optional(node.condition()), depth, side, _JOINS[kind])], []
@@ -462,7 +462,7 @@ def _without_time_filter(node: JavaObject, found: dict[int, WindowColumn]) -> Ja
 def _refused(node: JavaObject, kind: str) -> UnsupportedQuery | QueryTypeError:
     if kind in _STATEFUL:
         return UnsupportedQuery(
-            f"{_STATEFUL[kind]} is not answered at this place of a text.",
+            f"{_STATEFUL[kind]} is not supported at this place of a text.",
             "Query one stream with filters, derived columns and one windowed aggregation; write LIMIT at the end.",
         )
     if not children(node) and not node.isStreaming():
@@ -470,7 +470,7 @@ def _refused(node: JavaObject, kind: str) -> UnsupportedQuery | QueryTypeError:
             f"What the query reads is no stream ({kind}).", "Use spark.readStream, or a declared stream."
         )
     return UnsupportedQuery(
-        f"The plan has {kind} below the window, which is not answered.",
+        f"The plan has {kind} below the window, which is not supported.",
         "Query one stream with filters, derived columns and one windowed aggregation.",
     )
 

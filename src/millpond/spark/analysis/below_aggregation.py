@@ -79,7 +79,7 @@ class InputTranslator:
         event_time = self._column(time)
         if not isinstance(event_time, Column):
             raise UnsupportedQuery(
-                f"The event time {time.name()} is computed from rows of {self.stream.name}, which is not answered.",
+                f"The event time {time.name()} is computed from rows of {self.stream.name}, which is not supported.",
                 f"Compute it in {self.stream.name}, or use a time of its windows.",
             )
         return event_time
@@ -132,7 +132,7 @@ class InputTranslator:
             return self.translate(column)
         if not can_emit(column.dataType()):
             raise UnsupportedQuery(
-                f"The column {column.name()} is a {type_of(column)}, which is planned, not answered yet.",
+                f"The column {column.name()} is a {type_of(column)}, which is not supported.",
                 cast_cure(type_of(column)),
             )
         if kind_of(column) == "Alias":
@@ -207,7 +207,7 @@ class InputTranslator:
         """A `Foreign` over the stream's own columns; `passing` says that its values are emitted unchanged."""
         if not (passing or is_storable(type_of(expression))):
             raise UnsupportedQuery(
-                f"`{text_of(expression)}` is a {type_of(expression)}, which is planned, not answered yet.",
+                f"`{text_of(expression)}` is a {type_of(expression)}, which is not supported.",
                 "Cast it to double, bigint or string.",
             )
         for layer in self.input_plan.layers:

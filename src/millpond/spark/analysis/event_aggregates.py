@@ -130,4 +130,4 @@ def _parameters(catalyst: Catalyst, node: JavaObject, function: JavaObject, name
 
 
 def _refused(node: JavaObject, what: str, cure: str) -> UnsupportedQuery:
-    return UnsupportedQuery(f"`{text_of(node)}` {what}, which is not answered.", cure)
+    return UnsupportedQuery(f"`{text_of(node)}` {what}, which is not supported.", cure)

@@ -74,7 +74,7 @@ def extract_query(context: StepContext, plan: JavaObject) -> Extraction:
     if kind_of(plan) != "Aggregate":
         if kind_of(plan) in CLAUSES:
             what, cure = CLAUSES[kind_of(plan)]
-            raise UnsupportedQuery(f"The query ends in {what}, which is not answered.", cure)
+            raise UnsupportedQuery(f"The query ends in {what}, which is not supported.", cure)
         input_plan = read_input_plan(catalyst, whole, emitted=True)
         source = context.source(input_plan, ids_of(whole), timed=input_plan.time_of_repeats() is not None)
         reader = InputTranslator(context, source, input_plan)

@@ -132,7 +132,7 @@ def _check_nulls(function: JavaObject) -> None:
     """
     if function.ignoreNulls():
         raise UnsupportedQuery(
-            f"`{text_of(function)}` ignores NULLs, which is not answered over events.",
+            f"`{text_of(function)}` ignores NULLs, which is not supported over events.",
             "Leave IGNORE NULLS out, or leave the events with NULL out by WHERE.",
         )
 
@@ -149,7 +149,7 @@ def frames_of(catalyst: Catalyst, node: JavaObject) -> Frames:
     times = ("timestamp", WINDOW) if by_row else ("timestamp",)
     if len(order) != 1 or kind_of(order[0].direction()) != "Ascending" or type_of(order[0].child()) not in times:
         raise UnsupportedQuery(
-            f"OVER (… ORDER BY {', '.join(text_of(one) for one in order) or 'nothing'}) is not answered.",
+            f"OVER (… ORDER BY {', '.join(text_of(one) for one in order) or 'nothing'}) is not supported.",
             "Order by the event time alone, a timestamp, upwards.",
         )
     keys = items(node.partitionSpec())
@@ -197,7 +197,7 @@ def _call(catalyst: Catalyst, alias: JavaObject) -> Call:
         return Call(id_of(alias), function, back, max(-back, 0))
     if kind not in ("AggregateExpression", "NthValue"):
         raise UnsupportedQuery(
-            f"`{text_of(function)}` OVER is not answered.", "Use an aggregate function, lag, lead or nth_value."
+            f"`{text_of(function)}` OVER is not supported.", "Use an aggregate function, lag, lead or nth_value."
         )
     if _bounds(over) == _RUNNING:
         if kind == "NthValue":

@@ -282,7 +282,7 @@ class _Deriver:
     def _branches(self, node: JavaObject) -> list[BranchPath]:
         input_plan = read_input_plan(self._catalyst, node, emitted=self._input_plan.emitted)
         if input_plan.windows:
-            raise UnsupportedQuery("A window below a union is not answered.", "Group the union by the window.")
+            raise UnsupportedQuery("A window below a union is not supported.", "Group the union by the window.")
         partners = self._partners(input_plan)
         return [self._extended(path, input_plan, partners, filtered=True) for path in self._ways(input_plan.leaf)]
 

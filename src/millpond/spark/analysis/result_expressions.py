@@ -47,7 +47,7 @@ def projected_above(
     """
     if not (is_known(type_of(node)) or can_emit(node.dataType())):
         raise UnsupportedQuery(
-            f"`{text_of(node)}` is a {type_of(node)}, which is planned, not answered yet.", cast_cure(type_of(node))
+            f"`{text_of(node)}` is a {type_of(node)}, which is not supported.", cast_cure(type_of(node))
         )
     if has_stand_in(str(expression.sql())):
         raise UnsupportedQuery(
@@ -67,7 +67,7 @@ def projected_above(
             named.append(catalyst.alias(_catalyst_of(catalyst, column, meaning), "key", column))
     if _calls_python(expression):
         raise UnsupportedQuery(
-            f"`{text_of(node)}` calls a Python function above an aggregation, which is planned, not answered yet.",
+            f"`{text_of(node)}` calls a Python function above an aggregation, which is not supported.",
             "Call it below the aggregation, or where the rows are read.",
         )
     return project(catalyst, catalyst.substitute(expression, named))
@@ -157,4 +157,4 @@ def check_window_time(window: Window, parts: Sequence[Expression]) -> None:
         UnsupportedQuery: they do.
     """
     if isinstance(window, Counted | Pattern) and any("window.time" in columns_of(part) for part in parts):
-        raise UnsupportedQuery("window_time of a count window or of a match is not answered.", "Use window.end.")
+        raise UnsupportedQuery("window_time of a count window or of a match is not supported.", "Use window.end.")

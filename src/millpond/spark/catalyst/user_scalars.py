@@ -39,7 +39,7 @@ def check_function(node: JavaObject) -> None:
     """
     if int(node.evalType()) not in _ROW_BY_ROW:
         raise UnsupportedQuery(
-            f"`{text_of(node)}` takes whole columns (pandas_udf), which is planned, not answered yet.",
+            f"`{text_of(node)}` takes whole columns (pandas_udf), which is not supported.",
             "Write it as a function of one row (udf).",
         )
     if not node.udfDeterministic():

@@ -168,7 +168,7 @@ def parse(catalyst: Catalyst, text: str) -> JavaObject:
         if "delay threshold" in what:
             raise QueryTypeError(f"A watermark's delay is negative: {what}", "Write INTERVAL 10 SECONDS.") from error
         if ("time travel spec" in what and "columns" in what) or "'SYSTEM_TIME'" in what:
-            raise UnsupportedQuery("FOR SYSTEM_TIME AS OF the time of an event is not answered.", AS_OF) from error
+            raise UnsupportedQuery("FOR SYSTEM_TIME AS OF the time of an event is not supported.", AS_OF) from error
         raise QuerySyntaxError(f"Spark cannot parse the query{where}: {what}", "Correct the text there.") from error
     except Py4JError as error:
         raise QueryRefused("Spark's parser breaks on the query.", "Split it into several.") from error

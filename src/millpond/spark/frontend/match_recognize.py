@@ -171,7 +171,7 @@ class _Reader:
             later = _HEADS[_HEADS.index(head) + 1 :] if head else _HEADS
             next_head = next((one for one in later if depth == 0 and starts_with(inside, at, one)), None)
             if depth == 0 and (other := next((one for one in _OTHER_HEADS if starts_with(inside, at, one)), None)):
-                raise UnsupportedQuery(f"{_NAME} has {other}, which is not answered.", "Leave it out.")
+                raise UnsupportedQuery(f"{_NAME} has {other}, which is not supported.", "Leave it out.")
             if next_head is not None:
                 head, skip = next_head, at + len(next_head.split())
                 found[head] = []
@@ -198,7 +198,7 @@ class _Reader:
     def _overlapping(self, tokens: list[Token] | None) -> bool:
         words = "SKIP PAST LAST ROW" if tokens is None else " ".join(token.word for token in tokens)
         if words not in _SKIPS:
-            raise UnsupportedQuery(f"AFTER MATCH {words} is not answered.", f"Write AFTER MATCH {' or '.join(_SKIPS)}.")
+            raise UnsupportedQuery(f"AFTER MATCH {words} is not supported.", f"Write AFTER MATCH {' or '.join(_SKIPS)}.")
         return _SKIPS[words]
 
     def _within(self, catalyst: Catalyst, tokens: Sequence[Token]) -> int:

@@ -93,7 +93,7 @@ class Terms:
             return first_sql(self._time, tokens[2].text), 3
         if first.word in _OF_OTHERS if called else of_variable and first.word != owner:
             raise UnsupportedQuery(
-                f"The condition of {name} reads other events of the match {where}, which is planned, not answered yet.",
+                f"The condition of {name} reads other events of the match {where}, which is not supported.",
                 _CURE,
             )
         return ("", 2) if of_variable else None
@@ -103,7 +103,7 @@ class Terms:
         if len(tokens) > 1 and tokens[1].text == "(":
             if first.word in (*_UNKNOWN, "RUNNING"):
                 raise UnsupportedQuery(
-                    f"A measure has {first.word} at {position_of(self._text, first)}, which is not answered.",
+                    f"A measure has {first.word} at {position_of(self._text, first)}, which is not supported.",
                     "Use FIRST, LAST and other aggregates of columns, such as LAST(B.amount).",
                 )
             close = closing(tokens, 1) if first.text.lower() in AGGREGATES else None

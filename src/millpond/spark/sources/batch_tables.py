@@ -53,7 +53,7 @@ def relation_tree(catalyst: Catalyst, plan: JavaObject) -> list[object]:
             return tree(node.child())
         if kind not in _SHAPES:
             raise UnsupportedQuery(
-                f"The stream is joined with a relation that has {kind}, which is not answered.",
+                f"The stream is joined with a relation that has {kind}, which is not supported.",
                 "Write that relation to a table and join the stream with it.",
             )
         parts: list[object] = [kind, *(tree(child) for child in children(node))]

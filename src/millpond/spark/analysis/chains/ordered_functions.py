@@ -79,7 +79,7 @@ def ordered_function(
     name = "nth_value" if kind_of(function) in _ENDS else NAMES.get(kind_of(function))
     if kind_of(function) in _ENDS and over.windowFunction().filter().isDefined():
         raise UnsupportedQuery(
-            f"`{text_of(function)}` OVER has a FILTER, which is not answered.", "Leave it out, and use IGNORE NULLS."
+            f"`{text_of(function)}` OVER has a FILTER, which is not supported.", "Leave it out, and use IGNORE NULLS."
         )
     plain = aggregate_of(catalyst, function, meaning) if kind_of(function) == "AggregateExpression" else None
     if plain is not None and _is_total(plain):
@@ -88,7 +88,7 @@ def ordered_function(
         return msgspec.structs.replace(total, type=plain.type)
     if name is None:
         raise UnsupportedQuery(
-            f"`{text_of(function)}` OVER (… ORDER BY …) is not answered beside ranks.",
+            f"`{text_of(function)}` OVER (… ORDER BY …) is not supported beside ranks.",
             f"Use {', '.join((*NAMES.values(), 'first_value', 'last_value'))}, {', '.join(_TOTALS)} of a column, or an "
             "aggregate without ORDER BY.",
         )
@@ -143,7 +143,7 @@ def _frame(over: JavaObject, tied: int) -> list[Literal]:
     ends = _FRAMES.get((kind_of(frame.frameType()), kind_of(frame.lower()), kind_of(frame.upper())))
     if ends is None:
         raise UnsupportedQuery(
-            f"The frame `{frame.sql()}` of `{text_of(_function(over))}` is not answered.",
+            f"The frame `{frame.sql()}` of `{text_of(_function(over))}` is not supported.",
             "Leave the frame out, or write ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING.",
         )
     return [literal(ends, "string"), literal(tied, "int")]

@@ -54,7 +54,7 @@ class RanksSoFar(Reader):
         other = next((one for one in functions if NAMES.get(kind_of(one)) not in RANKS), None)
         if len(windows) > 1 or other is not None:
             raise UnsupportedQuery(
-                f"`{text_of(functions[0] if other is None else other)}` OVER (…) in update mode is not answered: only "
+                f"`{text_of(functions[0] if other is None else other)}` OVER (…) in update mode is not supported: only "
                 "ranks with one PARTITION BY and ORDER BY, and a condition, are.",
                 _CURE,
             )

@@ -41,7 +41,7 @@ def flattened(catalyst: Catalyst, plan: JavaObject, above: list[JavaObject]) -> 
     """
     lower = plan.child()
     if not above or kind_of(above[-1]) != "Project" or kind_of(lower) != "Aggregate":
-        raise UnsupportedQuery("This form of PIVOT is not answered.", PER_VALUE)
+        raise UnsupportedQuery("This form of PIVOT is not supported.", PER_VALUE)
     results = {id_of(column): column for column in items(lower.aggregateExpressions())}
     pivots = {id_of(one): pivot for one in items(plan.aggregateExpressions()) if (pivot := _pivot(one)) is not None}
     columns = []
@@ -54,7 +54,7 @@ def flattened(catalyst: Catalyst, plan: JavaObject, above: list[JavaObject]) -> 
         elif id_of(column) in results:
             columns.append(results[id_of(column)])
         else:
-            raise UnsupportedQuery(f"The column {column.name()} of a PIVOT is not answered.", PER_VALUE)
+            raise UnsupportedQuery(f"The column {column.name()} of a PIVOT is not supported.", PER_VALUE)
     groups = [_defined(results[id_of(group)]) for group in items(plan.groupingExpressions())]
     return logical(catalyst, "Aggregate", groups, columns, lower.child(), catalyst.none), above[:-1]
 

@@ -129,12 +129,12 @@ class _JoinReader:
         kind = kind_of(join.joinType())
         if kind == "ExistenceJoin":
             raise UnsupportedQuery(
-                "EXISTS or IN over a stream is part of a larger expression, which is not answered.",
+                "EXISTS or IN over a stream is part of a larger expression, which is not supported.",
                 "Write it as a condition of its own: WHERE EXISTS (SELECT …) AND …, or NOT EXISTS.",
             )
         if kind not in _KINDS:
             raise UnsupportedQuery(
-                f"A join of this kind ({join.joinType().sql()}) of two streams is not answered.",
+                f"A join of this kind ({join.joinType().sql()}) of two streams is not supported.",
                 "Write [INNER | LEFT | RIGHT | FULL | LEFT SEMI | LEFT ANTI] JOIN … ON …."
                 if terms.text
                 else "Use one of 'inner', 'left', 'right', 'full', 'left_semi', 'left_anti' in .join(other, on, how).",
@@ -147,7 +147,7 @@ class _JoinReader:
             input_plan = read_input_plan(catalyst, plan, cut_at_repeats=True)
             if input_plan.repeats is not None:
                 raise UnsupportedQuery(
-                    f"{terms.name} is a join, and leaves repeated events out: that is planned, not answered yet.",
+                    f"{terms.name} is a join, and leaves repeated events out, which is not supported.",
                     "Join all events, and leave repeated rows out in a query without a join.",
                 )
             found = context.source(input_plan, needed)
@@ -278,7 +278,7 @@ class _JoinReader:
             return None
         kinds = [part.window.kind for part in (first, second)]
         if not all(isinstance(kind, Sliding) for kind in kinds):
-            raise UnsupportedQuery("A join on session windows is not answered.", "Join on window(time, size).")
+            raise UnsupportedQuery("A join on session windows is not supported.", "Join on window(time, size).")
         if kinds[0] != kinds[1]:
             raise UnsupportedQuery("The windows of both sides differ, so few are equal.", "Use the same window.")
         self._times = {LEFT: first.window.time, RIGHT: second.window.time}
@@ -352,7 +352,7 @@ class _JoinReader:
     def _key(self, side: str, key: JavaObject) -> Expression:
         if not is_known(type_of(key)):
             raise UnsupportedQuery(
-                f"The key `{text_of(key)}` is a {type_of(key)}, which is planned, not answered yet.",
+                f"The key `{text_of(key)}` is a {type_of(key)}, which is not supported.",
                 f"Cast it to one of {', '.join(sorted(KEY_TYPES))} or a decimal.",
             )
         return self._sides[side].translate(key)
@@ -445,12 +445,12 @@ class _JoinReader:
         side = self._side_of(node)
         if side is None:
             raise UnsupportedQuery(
-                f"`{text_of(node)}` is computed from both sides of a join, which is not answered.",
+                f"`{text_of(node)}` is computed from both sides of a join, which is not supported.",
                 f"Compute its parts in a {self._select} of each side, or use plain comparisons and arithmetic.",
             )
         if self._extended and not self._preserves(side) and not (self._kind == SEMI and side == LEFT):
             raise UnsupportedQuery(
-                f"`{text_of(node)}` is computed from events that may be missing, which is not answered.",
+                f"`{text_of(node)}` is computed from events that may be missing, which is not supported.",
                 f"Compute it in a {self._select} of that side, below the join.",
             )
         return self._value(side, self._sides[side].translate(node))
@@ -458,7 +458,7 @@ class _JoinReader:
     def _output(self, column: JavaObject) -> Expression:
         if type_of(column) != WINDOW and not is_known(type_of(column)):
             raise UnsupportedQuery(
-                f"The column {column.name()} of a join is a {type_of(column)}, which is planned, not answered yet.",
+                f"The column {column.name()} of a join is a {type_of(column)}, which is not supported.",
                 "Cast it to string.",
             )
         if self._is_common_window(column):

@@ -151,7 +151,7 @@ def _lateral(catalyst: Catalyst, node: JavaObject) -> JavaObject:
             made = logical(catalyst, "Project", [*outputs(made), *(_of_event(catalyst, one) for one in layer)], made)
         return made if always else logical(catalyst, "Filter", condition, made)
     if outer and condition is None:
-        raise UnsupportedQuery("LEFT JOIN LATERAL without ON, in which Spark loses rows, is not answered.", ON_TRUE)
+        raise UnsupportedQuery("LEFT JOIN LATERAL without ON, in which Spark loses rows, is not supported.", ON_TRUE)
     if outer and not all(map(_is_column, chain.from_iterable(layers))):
         return node  # a value that is computed from the function's columns is NULL where there is no row
     generator = _of_event(catalyst, below.generator())

@@ -27,13 +27,13 @@ def _within_us(plan: InputPlan, repeats: Repeats, keys: Sequence[str], query: Qu
     """
     if not (repeats.within or query.event_time in keys):
         raise UnsupportedQuery(
-            f"dropDuplicates or DISTINCT of {', '.join(keys)} below an aggregation is not answered in one text.",
+            f"dropDuplicates or DISTINCT of {', '.join(keys)} below an aggregation is not supported in one text.",
             f"Compare {query.event_time} as well, use dropDuplicatesWithinWatermark, or remove them in a query of its "
             "own, say `lower`, and read its rows: FROM STREAM lower.",
         )
     if repeats.below or kind_of(plan.leaf) == "Union" or any(step.makes_rows for step in plan.steps):
         raise UnsupportedQuery(
-            "The removal of repeated events above a filter or a union, or below a join or explode, is not answered in "
+            "The removal of repeated events above a filter or a union, or below a join or explode, is not supported in "
             "one text with an aggregation.",
             f"Drop duplicates first, of a stream as it is, and filter then. {LOWER}",
         )
