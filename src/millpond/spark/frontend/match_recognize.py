@@ -198,7 +198,8 @@ class _Reader:
     def _overlapping(self, tokens: list[Token] | None) -> bool:
         words = "SKIP PAST LAST ROW" if tokens is None else " ".join(token.word for token in tokens)
         if words not in _SKIPS:
-            raise UnsupportedQuery(f"AFTER MATCH {words} is not supported.", f"Write AFTER MATCH {' or '.join(_SKIPS)}.")
+            known = " or ".join(_SKIPS)
+            raise UnsupportedQuery(f"AFTER MATCH {words} is not supported.", f"Write AFTER MATCH {known}.")
         return _SKIPS[words]
 
     def _within(self, catalyst: Catalyst, tokens: Sequence[Token]) -> int:
