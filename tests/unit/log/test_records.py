@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import struct
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -21,6 +19,7 @@ from kit.inputs.log_examples import (
     file_receipt,
     inline_receipt,
 )
+from kit.judges.stored_bytes import FORMATS, stored_bytes
 from millpond.errors import CorruptError
 from millpond.log.blocks import Packed, pack
 from millpond.log.manifest import Manifest, SourceState, decode_manifest, encode_manifest, fold_all
@@ -38,8 +37,6 @@ from millpond.log.records import (
     encode,
     without_body,
 )
-
-FORMATS = Path(__file__).parents[2] / "golden" / "formats"
 
 CLAIM = claim(spec='{"streams":["tx"]}')
 CHANGE = change(1, "ab" * 32)
@@ -83,11 +80,7 @@ GOLDEN_RECORDS: dict[str, tuple[Record, bytes]] = {
 
 
 def golden(name: str, data: bytes, version: str) -> bytes:
-    path = FORMATS / version / f"{name}.bin"
-    if os.environ.get("MILLPOND_GOLDEN") == "write":
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    return path.read_bytes()
+    return stored_bytes(FORMATS / version / f"{name}.bin", data)
 
 
 def body_in(entry: Entry) -> bytes:
