@@ -37,7 +37,7 @@ from millpond.model.query import Query
 from millpond.model.windows import length_us
 from millpond.placement.alignment import placement_of, rescaled_on
 from millpond.placement.moves import BucketMap
-from millpond.placement.shards import chosen, spread
+from millpond.placement.shards import assign_buckets, requested_shards
 from millpond.placement.slots import even_owners, hash_tags, slots_of
 from millpond.reconfigure.catalog import history, in_force
 from millpond.reconfigure.placement_changes import resharded, scale
@@ -319,8 +319,8 @@ def test_a_shard_and_an_instance_are_added_together_and_by_another_driver(
         pond, before = made.run.pond, made.now
         made.epochs(2)
         until(lambda: bool(made.slots.steady and made.slots.servers), "the store was looked at")
-        wanted = chosen(4, made.slots.steady, made.slots.servers)
-        target = spread(made.slots.steady, wanted)
+        wanted = requested_shards(4, made.slots.steady, made.slots.servers)
+        target = assign_buckets(made.slots.steady, wanted)
         pond.change(scale(KnownPond(pond.spec, pond.manifest), 4, made.slots.steady, target=target))
         arrived, leads = threading.Event(), iter([True, True])
         first = ShardMover(made.store, made.slots, lambda: next(leads, False), lambda _target: arrived.set())

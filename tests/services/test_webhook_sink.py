@@ -14,7 +14,7 @@ import pytest
 from kit.servers.hook_server import HookServer
 from millpond.errors import QueryTypeError, SetupError, StoreError
 from millpond.followers.runner import Runner
-from millpond.followers.sinks.webhook import Address, Hook
+from millpond.followers.sinks.webhook import Address, WebhookOptions
 from millpond.log.follower import Follower
 from millpond.log.manifest import Manifests
 from millpond.log.places.local_folder import LocalFolder
@@ -104,9 +104,9 @@ def test_a_driver_that_is_killed_sends_again_what_may_have_arrived(
 
 
 def test_an_address_is_told_by_the_operator_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Hook.of("q", Sink("webhook")) == (None, 1000)
+    assert WebhookOptions.of("q", Sink("webhook")) == (None, 1000)
     with pytest.raises(QueryTypeError, match="'rows' of the webhook of q is '0'"):
-        Hook.of("q", Sink("webhook", None, (("rows", "0"),)))
+        WebhookOptions.of("q", Sink("webhook", None, (("rows", "0"),)))
     ca = {"ca": str(tmp_path / "none.pem")}
     for url, more in (("file:///secret", {}), ("https://h/secret", ca), ("https://ann:secret/word@h", {})):
         with pytest.raises(SetupError, match=r"cannot be called.*Mend the named connection") as refused:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from millpond.spark.driver_classes.loading import is_loaded
+from millpond.spark.driver_classes.loading import load_class
 from millpond.spark.session.arrow_rows import ArrowRows
 from millpond.spark.session.task_hosts import COALESCER, TaskHosts
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.spark
 
 
 def test_each_partition_prefers_its_host_and_has_the_same_rows(spark: SparkSession) -> None:
-    assert is_loaded(spark, COALESCER)
+    assert load_class(spark, COALESCER)
     moved = ArrowRows.of(spark.range(0, 60, 1, 4).selectExpr("cast(id % 3 AS int) AS instance", "id")).shuffled(3)
     placed = moved.on(["a", "", "b"]).frame()
     assert placed.columns == ["instance", "id"]

@@ -21,7 +21,7 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.windows import RUNNING, Calendar, Distinct, Processed, Window
 from millpond.plan.groups.distinct import keys_shown, numbered_rows
-from millpond.runtime.packets.row_batches import leaving
+from millpond.runtime.packets.row_batches import without_private_columns
 from millpond.state.ports.files import Files
 
 ReadSection: TypeAlias = Callable[[int, Receipt, Section], pa.Buffer]
@@ -80,7 +80,7 @@ class RowsReader:
     def table(self, entry: Entry, query: str) -> pa.Table | None:
         """All rows of a query in the record as its users see them: without private columns."""
         table = self.batches(entry, query)
-        return None if table is None else leaving(table)
+        return None if table is None else without_private_columns(table)
 
     def needed(self, entry: Entry, query: str, place: str, cure: str) -> pa.Table | None:
         """Like `table`, for a sink at `place` that still needs the rows: if they were deleted, `cure` says what to do.

@@ -72,7 +72,7 @@ class Schemas:
             return dict(self._known)
 
     @property
-    def patient(self) -> bool:
+    def requests_unknown(self) -> bool:
         """Whether new numbers are still requested."""
         return list(self.known().values()).count(None) < PATIENCE
 
@@ -96,11 +96,11 @@ class Schemas:
             SourceError: the registry does not answer.
         """
         for subject in subjects:
-            place = f"/subjects/{quote(subject, safe='')}/versions"
-            for version in self._get(place, list[int]) or ():
+            path = f"/subjects/{quote(subject, safe='')}/versions"
+            for version in self._get(path, list[int]) or ():
                 if (subject, version) in self._versions:
                     continue
-                found = self._get(f"{place}/{version}", _Answer)
+                found = self._get(f"{path}/{version}", _Answer)
                 if found is not None:
                     made = self._made(found)
                     with self._lock:
@@ -117,8 +117,8 @@ class Schemas:
         for reference in answer.references:
             if reference.name in imports or depth == _DEPTH:
                 continue
-            place = f"/subjects/{quote(reference.subject, safe='')}/versions/{reference.version}"
-            found = self._get(place, _Answer)
+            path = f"/subjects/{quote(reference.subject, safe='')}/versions/{reference.version}"
+            found = self._get(path, _Answer)
             if found is not None:
                 self._collect(found, imports, depth + 1)
                 imports[reference.name] = found.schema

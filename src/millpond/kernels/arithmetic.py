@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.kernels import decimals
-from millpond.kernels.columns import NONE, Array, Mask, Values, joined
+from millpond.kernels.columns import NO_ROWS, Array, Mask, Values, with_null_rule
 from millpond.model.expressions import Call
 from millpond.model.types import integer_range, is_decimal, is_float, is_integer
 
@@ -50,7 +50,7 @@ def compare(op: str, kind: str, left: Any, right: Any) -> Mask:
         return np.asarray(result | both)
     larger = left_nan if op in ("gt", "ge") else right_nan
     smaller = right_nan if op in ("gt", "ge") else left_nan
-    return np.asarray(result | (larger & ~smaller) | (both if op in ("le", "ge") else NONE))
+    return np.asarray(result | (larger & ~smaller) | (both if op in ("le", "ge") else NO_ROWS))
 
 
 def _filled(found: pa.Array) -> Mask:
@@ -68,10 +68,10 @@ def _sum(node: Call, args: list[Values]) -> Values:
     with np.errstate(over="ignore", invalid="ignore"):
         data = left - right if minus else left + right
     if is_float(node.type):
-        return joined(args, data)
+        return with_null_rule(args, data)
     if node.type != "bigint":
-        return joined(args, data, _outside(data, node.type))
-    return joined(args, data, (left ^ data) & ((left if minus else data) ^ right) < 0)
+        return with_null_rule(args, data, _outside(data, node.type))
+    return with_null_rule(args, data, (left ^ data) & ((left if minus else data) ^ right) < 0)
 
 
 def _multiply(node: Call, args: list[Values]) -> Values:
@@ -79,9 +79,9 @@ def _multiply(node: Call, args: list[Values]) -> Values:
     with np.errstate(over="ignore", invalid="ignore"):
         data = left * right
     if is_float(node.type):
-        return joined(args, data)
+        return with_null_rule(args, data)
     if node.type != "bigint":
-        return joined(args, data, _outside(data, node.type))
+        return with_null_rule(args, data, _outside(data, node.type))
     # the product as a double detects overflow except near the limit; only there the product is divided back
     rough = np.abs(np.multiply(left, right, dtype=np.float64))
     raised = rough > 9.3e18
@@ -91,19 +91,19 @@ def _multiply(node: Call, args: list[Values]) -> Values:
         with np.errstate(over="ignore"):
             wrong = (np.floor_divide(data, divisor) != right) | ((left == -1) & (right == _INT64_MIN))
         raised = raised | (border & wrong)
-    return joined(args, data, raised)
+    return with_null_rule(args, data, raised)
 
 
 # Division evaluates its divisor first, so an error divided by NULL is NULL.
 def _divide(node: Call, args: list[Values]) -> Values:
     with np.errstate(all="ignore"):
-        return joined(args[::-1], args[0].data / args[1].data, args[1].data == 0)
+        return with_null_rule(args[::-1], args[0].data / args[1].data, args[1].data == 0)
 
 
 def _remainder(node: Call, args: list[Values]) -> Values:
     zero = args[1].data == 0
     with np.errstate(all="ignore"):
-        return joined(args[::-1], np.fmod(args[0].data, np.where(zero, 1, args[1].data)), zero)
+        return with_null_rule(args[::-1], np.fmod(args[0].data, np.where(zero, 1, args[1].data)), zero)
 
 
 def _of_sign(function: Callable[[Any], Any]) -> Callable[[Call, list[Values]], Values]:
@@ -111,9 +111,9 @@ def _of_sign(function: Callable[[Any], Any]) -> Callable[[Call, list[Values]], V
 
     def apply(node: Call, args: list[Values]) -> Values:
         data = args[0].data
-        low = NONE if is_float(node.type) else data == integer_range(node.type)[0]
+        low = NO_ROWS if is_float(node.type) else data == integer_range(node.type)[0]
         with np.errstate(over="ignore"):
-            return joined(args, function(data), low)
+            return with_null_rule(args, function(data), low)
 
     return apply
 
@@ -124,8 +124,8 @@ def _to_bigint(rounding: Callable[[Array], Array]) -> Callable[[Call, list[Value
     def apply(node: Call, args: list[Values]) -> Values:
         data = args[0].data
         if not is_float(node.args[0].type):
-            return joined(args, data)
-        return joined(args, *_fitted(np.where(np.isnan(data), 0.0, rounding(data)), "bigint"))
+            return with_null_rule(args, data)
+        return with_null_rule(args, *_fitted(np.where(np.isnan(data), 0.0, rounding(data)), "bigint"))
 
     return apply
 
@@ -141,15 +141,15 @@ def _round(node: Call, args: list[Values]) -> Values:
     """ROUND: half away from zero in decimal, like Java's BigDecimal of the shortest text that parses to the double."""
     data, scale = args[0].data, int(args[1].data)
     if is_float(node.type):
-        return joined(args[:1], round_half_up(data, scale))
+        return with_null_rule(args[:1], round_half_up(data, scale))
     if scale >= 0:
-        return joined(args[:1], data)
+        return with_null_rule(args[:1], data)
     step = 10 ** min(-scale, 20)  # for larger steps every integer is nearer to 0
     exact = [(abs(int(x)) * 2 + step) // (2 * step) * step * (1 if x >= 0 else -1) for x in np.atleast_1d(data)]
     low, high = integer_range(node.type)
     raised = np.array([not low <= value <= high for value in exact]).reshape(data.shape)
     rounded = np.array([value if low <= value <= high else 0 for value in exact], np.int64).reshape(data.shape)
-    return joined(args[:1], rounded, raised)
+    return with_null_rule(args[:1], rounded, raised)
 
 
 def round_half_up(data: Array, scale: int) -> Array:
@@ -178,7 +178,7 @@ def round_half_up(data: Array, scale: int) -> Array:
 def _real(function: Callable[..., Any]) -> Callable[[Call, list[Values]], Values]:
     def apply(node: Call, args: list[Values]) -> Values:
         with np.errstate(all="ignore"):
-            return joined(args, function(*(value.data for value in args)))
+            return with_null_rule(args, function(*(value.data for value in args)))
 
     return apply
 
@@ -199,14 +199,14 @@ def _logarithm(function: Callable[..., Any]) -> Callable[[Call, list[Values]], V
     def apply(node: Call, args: list[Values]) -> Values:
         below = args[0].data <= 0
         with np.errstate(all="ignore"):
-            found = joined(args, function(args[0].data))
+            found = with_null_rule(args, function(args[0].data))
         return found._replace(null=found.null | below)
 
     return apply
 
 
 def _isnan(node: Call, args: list[Values]) -> Values:
-    return Values(np.isnan(args[0].data) & ~args[0].null, NONE, args[0].error)
+    return Values(np.isnan(args[0].data) & ~args[0].null, NO_ROWS, args[0].error)
 
 
 def _extreme(node: Call, args: list[Values]) -> Values:
@@ -224,20 +224,20 @@ def cast(node: Call, args: list[Values]) -> Values:
     """Casts between numbers, from boolean to integers, and from integers to text; other casts are left to Spark."""
     source, target, data = node.args[0].type, node.type, args[0].data
     if source == target or (source == "boolean" and is_integer(target)):
-        return joined(args, data if source == target else data.astype(np.int64))
+        return with_null_rule(args, data if source == target else data.astype(np.int64))
     if target == "string":
         texts = pc.cast(pa.array(np.atleast_1d(data)), pa.string())
-        return joined(args, texts if data.ndim else texts[0])
+        return with_null_rule(args, texts if data.ndim else texts[0])
     if is_float(target):
         with np.errstate(over="ignore"):
-            return joined(args, data.astype(np.float32 if target == "float" else np.float64))
+            return with_null_rule(args, data.astype(np.float32 if target == "float" else np.float64))
     if is_float(source):
         whole, outside = _fitted(np.trunc(data), target)
         if target == "bigint":  # Spark compares with 2**63 - 1 as a double, so it accepts 2**63, which saturates
             edge = data == 2.0**63
             whole, outside = np.where(edge, np.iinfo(np.int64).max, whole), outside & ~edge
-        return joined(args, whole, outside)
-    return joined(args, data, _outside(data, target))
+        return with_null_rule(args, whole, outside)
+    return with_null_rule(args, data, _outside(data, target))
 
 
 ARITHMETIC: dict[str, Callable[[Call, list[Values]], Values]] = {

@@ -47,7 +47,7 @@ ARROW_TYPES: dict[str, pa.DataType] = {
 }
 """The Arrow types in which SQL types are stored and published; `arrow_type` also supports decimals and nested types."""
 
-NONE = np.zeros((), bool)
+NO_ROWS = np.zeros((), bool)
 """A zero-dimensional mask that is false in every row."""
 
 
@@ -59,8 +59,8 @@ class Values(NamedTuple):
     """
 
     data: Any
-    null: Mask = NONE
-    error: Mask = NONE
+    null: Mask = NO_ROWS
+    error: Mask = NO_ROWS
 
     def is_true(self) -> Mask:
         """The rows where a boolean is TRUE (neither NULL nor an error)."""
@@ -88,13 +88,13 @@ def list_of(kind: pa.DataType) -> pa.DataType:
     return pa.list_(pa.field("element", kind))
 
 
-def joined(args: list[Values], data: Any, raised: Mask = NONE) -> Values:
+def with_null_rule(args: list[Values], data: Any, raised: Mask = NO_ROWS) -> Values:
     """The result of an operator that is NULL where an operand is NULL.
 
     An operand to the right of a NULL operand is not evaluated, so its error has no effect. `raised`: errors of the
     operator itself, which have no effect where an operand is NULL.
     """
-    null, error = NONE, NONE
+    null, error = NO_ROWS, NO_ROWS
     for value in args:
         error = error | (value.error & ~null)
         null = null | value.null
@@ -133,7 +133,7 @@ def as_attempted(values: Values, kind: str, rows: int) -> pa.Array:
 def null_mask(column: pa.Array) -> Mask:
     """True where the Arrow column is NULL; zero-dimensional if there are no NULLs."""
     if column.null_count == 0:
-        return NONE
+        return NO_ROWS
     mask: Mask = pc.is_null(column).to_numpy(zero_copy_only=False)
     return mask
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.arrays import Mask, Wide
-from millpond.kernels.columns import Values, joined, to_arrow
+from millpond.kernels.columns import Values, to_arrow, with_null_rule
 from millpond.model.expressions import Call
 from millpond.model.types import MOST_DIGITS, Digits, digits_of, is_decimal
 from millpond.state.numbers.int128 import (
@@ -50,26 +50,26 @@ def _sum(node: Call, args: list[Values]) -> Values:
     left, right = (
         scaled(value.data, scale - digits_of(arg.type).scale) for value, arg in zip(args, node.args, strict=True)
     )
-    return joined(args, added(left, negated(right) if node.op == "subtract" else right))
+    return with_null_rule(args, added(left, negated(right) if node.op == "subtract" else right))
 
 
 def _multiply(_node: Call, args: list[Values]) -> Values:
-    return joined(args, multiplied(args[0].data, args[1].data))
+    return with_null_rule(args, multiplied(args[0].data, args[1].data))
 
 
 def _negate(_node: Call, args: list[Values]) -> Values:
-    return joined(args, negated(args[0].data))
+    return with_null_rule(args, negated(args[0].data))
 
 
 def _abs(_node: Call, args: list[Values]) -> Values:
-    return joined(args, magnitudes(args[0].data))
+    return with_null_rule(args, magnitudes(args[0].data))
 
 
 def _cast(node: Call, args: list[Values]) -> Values:
     """Casts decimals and integers to decimals, rounding half up, and decimals to double."""
     source, values = node.args[0].type, args[0].data
     if not is_decimal(node.type):
-        return joined(args, to_doubles(values, source))
+        return with_null_rule(args, to_doubles(values, source))
     if not is_decimal(source):
         values = widened(np.asarray(values))
     return _fitted(args, values, digits_of(source).scale, digits_of(node.type))
@@ -80,7 +80,7 @@ def _round(node: Call, args: list[Values]) -> Values:
     given, wanted = digits_of(node.args[0].type), digits_of(node.type)
     tens = max(0, -int(args[1].data))
     if given.scale + tens > MOST_DIGITS:
-        return joined(args[:1], wide(np.zeros_like(args[0].data["high"]), np.int64(0)))
+        return with_null_rule(args[:1], wide(np.zeros_like(args[0].data["high"]), np.int64(0)))
     return _fitted(args[:1], rounded(args[0].data, given.scale + tens) if tens else args[0].data,
                    -tens if tens else given.scale, wanted)  # fmt: skip
 
@@ -90,8 +90,8 @@ def _fitted(args: list[Values], values: Wide, scale: int, wanted: Digits) -> Val
     more = wanted.scale - scale
     if more < 0:
         values = rounded(values, -more)
-        return joined(args, values, beyond(values, wanted.precision))
-    return joined(args, scaled(values, more), beyond(values, max(0, wanted.precision - more)))
+        return with_null_rule(args, values, beyond(values, wanted.precision))
+    return with_null_rule(args, scaled(values, more), beyond(values, max(0, wanted.precision - more)))
 
 
 def to_doubles(values: Wide, kind: str) -> npt.NDArray[np.float64]:

@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from millpond.kernels.arithmetic import ARITHMETIC, compare
 from millpond.kernels.bins import binned
 from millpond.kernels.coded import Coded, coded, key_column
-from millpond.kernels.columns import NONE, Array, Mask, Values, arrow_type
+from millpond.kernels.columns import NO_ROWS, Array, Mask, Values, arrow_type
 from millpond.kernels.decimals import DECIMALS
-from millpond.kernels.hashing import hashed
+from millpond.kernels.hashing import xxhash64
 from millpond.kernels.scalar_functions import apply, is_function
 from millpond.kernels.structs import field_of, made_struct
 from millpond.model.expressions import Call, Column, Expression, Foreign, Literal, Parameter, is_list
@@ -92,7 +92,7 @@ class Evaluator:
         if expression.op in _COMPARISONS:
             return _compared(expression, args)
         if expression.op == "xxhash64":
-            return hashed(expression, args)
+            return xxhash64(expression, args)
         if expression.op == "bin":
             return binned(expression, args)
         if expression.op in _TEXT:
@@ -111,7 +111,7 @@ class Evaluator:
 def constant(literal: Literal) -> Values:
     """The value of a literal, zero-dimensional."""
     if literal.type == "string":
-        return Values(pa.scalar(literal.text, pa.string()), np.bool_(literal.text is None) | NONE)
+        return Values(pa.scalar(literal.text, pa.string()), np.bool_(literal.text is None) | NO_ROWS)
     if is_decimal(literal.type):
         return Values(wide_integer(int((literal.text or "0").replace(".", ""))), np.array(literal.text is None))
     width = np.float32 if literal.type == "float" else np.float64 if literal.type == "double" else np.int64
@@ -130,9 +130,9 @@ def _or(rows: Evaluator, node: Call) -> Values:
 
 def _junction(rows: Evaluator, node: Call, deciding: bool) -> Values:
     """AND is decided by the first FALSE, OR by the first TRUE; later operands cannot cause errors then."""
-    decided: Mask = NONE
-    null: Mask = NONE
-    error: Mask = NONE
+    decided: Mask = NO_ROWS
+    null: Mask = NO_ROWS
+    error: Mask = NO_ROWS
     for arg in node.args:
         value = rows(arg)
         error = error | (value.error & ~decided)
@@ -153,12 +153,12 @@ def _ran(rows: Evaluator, node: Call) -> Values:
 
 def _isnull(rows: Evaluator, node: Call) -> Values:
     value = rows(node.args[0])
-    return Values(value.null, NONE, value.error)
+    return Values(value.null, NO_ROWS, value.error)
 
 
 def _isnotnull(rows: Evaluator, node: Call) -> Values:
     value = rows(node.args[0])
-    return Values(~value.null, NONE, value.error)
+    return Values(~value.null, NO_ROWS, value.error)
 
 
 def _case(rows: Evaluator, node: Call) -> Values:
@@ -169,7 +169,7 @@ def _case(rows: Evaluator, node: Call) -> Values:
         conditions.append(Values(np.ones((), bool)))
         values.append(rows(node.args[-1]))
     open_rows: Mask = np.ones((), bool)
-    error: Mask = NONE
+    error: Mask = NO_ROWS
     chosen: list[Mask] = []
     for condition, value in zip(conditions, values, strict=True):
         error = error | (condition.error & open_rows)
@@ -183,7 +183,7 @@ def _case(rows: Evaluator, node: Call) -> Values:
 def _coalesce(rows: Evaluator, node: Call) -> Values:
     values = [rows(arg) for arg in node.args]
     open_rows: Mask = np.ones((), bool)
-    error: Mask = NONE
+    error: Mask = NO_ROWS
     chosen: list[Mask] = []
     for value in values:
         error = error | (value.error & open_rows)
@@ -195,8 +195,8 @@ def _coalesce(rows: Evaluator, node: Call) -> Values:
 
 def _choose(kind: str, rows: int, chosen: list[Mask], values: list[Values], error: Mask) -> Values:
     """For each row the value whose mask is set (masks are disjoint), NULL where none is set."""
-    taken: Mask = NONE
-    null: Mask = NONE
+    taken: Mask = NO_ROWS
+    null: Mask = NO_ROWS
     if kind == "string" or not is_known(kind):
         column = pa.nulls(rows, arrow_type(kind))
         for mask, value in zip(chosen, values, strict=True):
@@ -213,8 +213,8 @@ def _choose(kind: str, rows: int, chosen: list[Mask], values: list[Values], erro
 def _in(rows: Evaluator, node: Call) -> Values:
     """IN: a NULL value gives NULL; with a NULL option, no match gives NULL instead of FALSE."""
     value = rows(node.args[0])
-    found: Mask = NONE
-    null: Mask = NONE
+    found: Mask = NO_ROWS
+    null: Mask = NO_ROWS
     error = value.error
     kind = node.args[0].type
     for arg in node.args[1:]:
@@ -263,13 +263,13 @@ def _compared(node: Call, args: list[Values]) -> Values:
     kind = node.args[0].type
     if node.op == "same":
         equal = compare("eq", kind, left.data, right.data) & ~left.null & ~right.null
-        return Values(equal | (left.null & right.null), NONE, left.error | right.error)
+        return Values(equal | (left.null & right.null), NO_ROWS, left.error | right.error)
     data = compare(node.op, kind, left.data, right.data)
     return Values(data, left.null | right.null, left.error | (right.error & ~left.null))
 
 
 def _text(node: Call, args: list[Values]) -> Values:
-    null, error = NONE, NONE
+    null, error = NO_ROWS, NO_ROWS
     for value in args:
         error = error | (value.error & ~null)
         null = null | value.null

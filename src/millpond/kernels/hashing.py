@@ -29,7 +29,7 @@ _LONG_DIGITS = 18
 _NARROW = ("boolean", "tinyint", "smallint", "int", "date")
 
 
-def hashed(node: Call, args: list[Values]) -> Values:
+def xxhash64(node: Call, args: list[Values]) -> Values:
     """The hash of one column as int64, with Spark's seed; NULL for NULL."""
     (value,), kind = args, node.args[0].type
     with np.errstate(over="ignore"):

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.arrays import Ints
-from millpond.kernels.columns import Array, Values, joined
+from millpond.kernels.columns import Array, Values, with_null_rule
 from millpond.model.calendars.zone_offsets import DAY_US, local_times
 from millpond.model.expressions import Call
 
@@ -66,7 +66,7 @@ def _local(args: list[Values]) -> Ints:
 
 
 def _of_time(part: Callable[[Ints], Ints]) -> Callable[[Call, list[Values]], Values]:
-    return lambda _, args: joined(args[:1], part(_local(args)))
+    return lambda _, args: with_null_rule(args[:1], part(_local(args)))
 
 
 def _of_date(part: Callable[[Array], Ints]) -> Callable[[Call, list[Values]], Values]:
@@ -74,7 +74,7 @@ def _of_date(part: Callable[[Array], Ints]) -> Callable[[Call, list[Values]], Va
         days = _filled(args[0])
         if len(days) and not (days.min() >= _FIRST_DAY and days.max() < _END_DAY):
             raise Uncovered("a date is outside of the years 1 to 9999")
-        return joined(args, part(days))
+        return with_null_rule(args, part(days))
 
     return apply
 
@@ -115,7 +115,7 @@ def _truncated(_: Call, args: list[Values]) -> Values:
         months = _months(local // DAY_US)
         months = months - months % _UNITS_MONTHS[unit]
         local = months.astype("datetime64[M]").astype("datetime64[us]").astype(np.int64)
-    return joined(args[:1], local - offset)
+    return with_null_rule(args[:1], local - offset)
 
 
 FORMATS = {"yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S"}
@@ -130,7 +130,7 @@ def _formatted(_: Call, args: list[Values]) -> Values:
     encoded = pa.array(local // unit).dictionary_encode()
     seconds = pc.multiply(encoded.dictionary, unit // _SECOND_US)
     texts = pc.strftime(seconds.cast(pa.timestamp("s")), format=pattern)
-    return joined(args[:1], texts.take(encoded.indices))
+    return with_null_rule(args[:1], texts.take(encoded.indices))
 
 
 def _scaled(factor: int) -> Callable[[Call, list[Values]], Values]:
@@ -140,7 +140,7 @@ def _scaled(factor: int) -> Callable[[Call, list[Values]], Values]:
         data = _filled(args[0])
         if len(data) and not (data.min() >= -(2**63 // factor) and data.max() < 2**63 // factor):
             raise Uncovered("a number is too large for a time")
-        return joined(args, data * factor)
+        return with_null_rule(args, data * factor)
 
     return apply
 
@@ -150,7 +150,7 @@ def _plus_days(sign: int) -> Callable[[Call, list[Values]], Values]:
         days = _filled(args[0]) + sign * _filled(args[1])
         if len(days) and not (days.min() >= -(2**31) and days.max() < 2**31):
             raise Uncovered("a number of days is too large for a date")
-        return joined(args, days)
+        return with_null_rule(args, days)
 
     return apply
 
@@ -166,7 +166,7 @@ def _integral_divide(_: Call, args: list[Values]) -> Values:
     divisor = np.where(zero | overflow, 1, right)
     quotient = np.floor_divide(left, divisor)
     inexact = (quotient * divisor != left) & ((left < 0) != (divisor < 0))
-    return joined(args[::-1], quotient + inexact, zero | overflow)
+    return with_null_rule(args[::-1], quotient + inexact, zero | overflow)
 
 
 def _positive_remainder(_: Call, args: list[Values]) -> Values:
@@ -175,7 +175,7 @@ def _positive_remainder(_: Call, args: list[Values]) -> Values:
     divisor = np.where(zero, 1, right)
     remainder = np.fmod(left, divisor)
     # r + n and its remainder, as Spark computes it, stays below |n|
-    return joined(args[::-1], np.where(remainder < 0, np.fmod(remainder + divisor, divisor), remainder), zero)
+    return with_null_rule(args[::-1], np.where(remainder < 0, np.fmod(remainder + divisor, divisor), remainder), zero)
 
 
 def _nanvl(_: Call, args: list[Values]) -> Values:
@@ -208,7 +208,7 @@ def _constant(values: Values) -> Any:
 
 def _of_text(function: Callable[..., pa.Array]) -> Callable[[Call, list[Values]], Values]:
     """A function of a text and constants."""
-    return lambda _, args: joined(args[:1], function(_text(args[0]), *map(_constant, args[1:])))
+    return lambda _, args: with_null_rule(args[:1], function(_text(args[0]), *map(_constant, args[1:])))
 
 
 def _to_ints(found: pa.Array) -> Ints:
@@ -258,8 +258,8 @@ def _element(otherwise: str | None) -> Callable[[Call, list[Values]], Values]:
         else:
             found = pa.array([""] * len(lists), pa.string())
         if otherwise is None:
-            return joined(args[:1], found, ~there)
-        return joined(args[:1], pc.if_else(pa.array(there), found, otherwise))
+            return with_null_rule(args[:1], found, ~there)
+        return with_null_rule(args[:1], pc.if_else(pa.array(there), found, otherwise))
 
     return apply
 
@@ -285,8 +285,8 @@ _FUNCTIONS: dict[str, Callable[[Call, list[Values]], Values]] = {
     "weekday": _of_date(lambda days: (days + 3) % 7),
     "add_days": _plus_days(1),
     "subtract_days": _plus_days(-1),
-    "days_between": lambda _, args: joined(args, args[0].data - args[1].data),
-    "units_of": lambda _, args: joined(args[:1], args[0].data // _constant(args[1])),
+    "days_between": lambda _, args: with_null_rule(args, args[0].data - args[1].data),
+    "units_of": lambda _, args: with_null_rule(args[:1], args[0].data // _constant(args[1])),
     "time_of_seconds": _scaled(_SECOND_US),
     "time_of_milliseconds": _scaled(1_000),
     "time_of_microseconds": _scaled(1),
@@ -303,7 +303,7 @@ _FUNCTIONS: dict[str, Callable[[Call, list[Values]], Values]] = {
     "split": _of_text(lambda text, part: pc.split_pattern(text, pattern=part)),
     "part": _element(""),
     "item": _element(None),
-    "size": lambda _, args: joined(args, _to_ints(pc.list_value_length(args[0].data))),
+    "size": lambda _, args: with_null_rule(args, _to_ints(pc.list_value_length(args[0].data))),
     "extract": _of_text(_extracted),
     "matches": _of_text(lambda text, pattern: _to_mask(pc.match_substring_regex(text, pattern))),
     "like": _of_text(lambda text, pattern: _to_mask(pc.match_like(text, pattern))),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.kernels.columns import NONE, Values, arrow_type, from_arrow, to_arrow
+from millpond.kernels.columns import NO_ROWS, Values, arrow_type, from_arrow, to_arrow
 from millpond.model.expressions import Call, Literal
 
 
@@ -17,7 +17,7 @@ def made_struct(node: Call, args: Sequence[Values], rows: int) -> Values:
     It raises where one of its fields does.
     """
     present, *fields = args
-    error = NONE
+    error = NO_ROWS
     for value in args:
         error = error | value.error
     columns = [

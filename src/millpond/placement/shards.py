@@ -9,10 +9,10 @@ from millpond.errors import ChangeRefused
 from millpond.placement.alignment import rescaled
 
 
-def spread(shards: Sequence[str], wanted: Sequence[str]) -> tuple[str, ...]:
+def assign_buckets(shards: Sequence[str], wanted: Sequence[str]) -> tuple[str, ...]:
     """The shard of each bucket after the fewest moves to the `wanted` shards that differ by at most one bucket.
 
-    >>> spread(("a", "a", "a", "a"), ("a", "b")), spread(("a", "a", "b", "c"), ("c", "b"))
+    >>> assign_buckets(("a", "a", "a", "a"), ("a", "b")), assign_buckets(("a", "a", "b", "c"), ("c", "b"))
     (('a', 'a', 'b', 'b'), ('c', 'b', 'b', 'c'))
     """
     names = list(dict.fromkeys([*wanted, *shards]))
@@ -20,7 +20,7 @@ def spread(shards: Sequence[str], wanted: Sequence[str]) -> tuple[str, ...]:
     return tuple(names[code] for code in codes)
 
 
-def chosen(wanted: int | Sequence[str], shards: Sequence[str], servers: Sequence[str]) -> tuple[str, ...]:
+def requested_shards(wanted: int | Sequence[str], shards: Sequence[str], servers: Sequence[str]) -> tuple[str, ...]:
     """The shards that a request names, in the order of `servers`.
 
     A number keeps the shards with the most buckets, and adds servers without buckets. `shards`: the shard of each
@@ -29,7 +29,7 @@ def chosen(wanted: int | Sequence[str], shards: Sequence[str], servers: Sequence
     Raises:
         ChangeRefused: there are not so many servers, or a name is not one of them.
 
-    >>> chosen(2, ("a", "a", "c", "b", "c"), ("a", "b", "c")), chosen(3, ("b",), ("a", "b", "c"))
+    >>> requested_shards(2, ("a", "a", "c", "b", "c"), ("a", "b", "c")), requested_shards(3, ("b",), ("a", "b", "c"))
     (('a', 'c'), ('a', 'b', 'c'))
     """
     if not isinstance(wanted, int):

@@ -84,8 +84,8 @@ class LocalPond:
             spec, instances, buckets = known, known.instances, known.buckets
         else:
             registered = queries or ()
-            asked = (*inner_queries(streams), *registered)
-            since = {} if known is None else beginnings(known, self._writer.manifest, streams, asked)
+            all_queries = (*inner_queries(streams), *registered)
+            since = {} if known is None else beginnings(known, self._writer.manifest, streams, all_queries)
             spec = PondSpec.of(tuple(streams), registered, instances, buckets)
             spec = msgspec.structs.replace(spec, since_us=since or msgspec.UNSET)
         owned = _owners(known, instances, buckets) if owners is None else owners
@@ -127,8 +127,8 @@ class LocalPond:
         return perform(steps, self.log, self.manifests, self._announce)
 
     def _announce(self, n: int) -> None:
-        for driver, follower in self._followers:
-            pump(driver, follower, self.log, self.manifests)
+        for pump_state, follower in self._followers:
+            pump(pump_state, follower, self.log, self.manifests)
 
     def epoch(self, events: Mapping[str, Sequence[pa.Table]]) -> None:
         """Runs and commits one epoch; `events`: for each stream name one Arrow table per source partition."""

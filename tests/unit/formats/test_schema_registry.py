@@ -35,9 +35,9 @@ def test_each_schema_is_fetched_once_with_what_it_refers_to() -> None:
         again = server.register("tx-value", "P")
         schemas.learn_subjects(["tx-value"])
         for number in range(100, 99 + PATIENCE):
-            assert schemas.patient
+            assert schemas.requests_unknown
             schemas.learn(number)
-        assert not schemas.patient
+        assert not schemas.requests_unknown
         assert schemas.known()[again] == Registered("AVRO", "P")
         assert server.asked[before : before + 2] == ["/subjects/tx-value/versions", "/subjects/tx-value/versions/2"]
 

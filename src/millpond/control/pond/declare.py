@@ -184,7 +184,7 @@ class Declarations:
             QueryError: a statement is wrong; the message names its line.
         """
         self.load_functions()
-        made = [self._folders.placed(query) for query in self.front.load_file(text, queries=queries)]
+        made = [self._folders.with_folders(query) for query in self.front.load_file(text, queries=queries)]
         for query in made:
             if query.name in self.queries:
                 raise QueryTypeError(f"The query name {query.name!r} is used twice.", "Rename one.")
@@ -247,7 +247,7 @@ class Declarations:
         work: Callable[[], AnyQuery] = partial(read, name, query, **how, remember=False)
         made = self._analyses.run(name, work) if deadline else work()
         made = with_complete(made) if incomplete else made
-        made = self._folders.placed(msgspec.structs.replace(made, budget=limits))
+        made = self._folders.with_folders(msgspec.structs.replace(made, budget=limits))
         if remember:
             self.remember(made)
         return made

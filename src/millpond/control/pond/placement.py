@@ -14,7 +14,7 @@ from millpond.errors import ChangeRefused
 from millpond.placement.alignment import Owners, Placement
 from millpond.placement.bucket_stores import OWN
 from millpond.placement.moves import BucketMap
-from millpond.placement.shards import chosen, spread
+from millpond.placement.shards import assign_buckets, requested_shards
 from millpond.reconfigure.change_price import ROWS_MOVE, Price
 from millpond.reconfigure.change_queue import Make
 from millpond.reconfigure.placement_changes import Moved, move, owned_by, resharded, scale
@@ -109,7 +109,7 @@ class BucketPlacement:
             )
         if not slots.steady:
             raise ChangeRefused("Hash slots of the store are being moved.", "Ask again when they have settled.")
-        return spread(slots.steady, chosen(shards, slots.steady, slots.servers))
+        return assign_buckets(slots.steady, requested_shards(shards, slots.steady, slots.servers))
 
     def move(self, what: str, to: str, *, who: str | None = None) -> None:
         """Move the served rows of some buckets to another store, while the pond runs.

@@ -58,7 +58,7 @@ class Problems:
         self._ahead: dict[str, list[str]] = {}
         self._malformed: dict[str, Problem] = {}
 
-    def epoch(self, epoch: Epoch, tally: Tally, queries: Mapping[str, AnyQuery]) -> list[Problem]:
+    def add_epoch(self, epoch: Epoch, tally: Tally, queries: Mapping[str, AnyQuery]) -> list[Problem]:
         """The new problems of a committed epoch, whose counts `tally` already includes."""
         found = [quarantined(name, why) for name, why in epoch.record.quarantined.items() if why]
         with self._lock:
@@ -74,14 +74,14 @@ class Problems:
                     found.append(problem)
         return found
 
-    def malformed(self, found: MalformedRows) -> Problem:
+    def add_malformed(self, found: MalformedRows) -> Problem:
         """Note, and return, the problem that a joined table has malformed rows, as of its newest list of files."""
         with self._lock:
-            self._malformed[found.table] = problem = malformed(found)
+            self._malformed[found.table] = problem = malformed_problem(found)
         return problem
 
     def of_inputs(self) -> list[Problem]:
-        """A problem for each stream with files that vanished or are dated ahead, and each table as in `malformed`."""
+        """A problem for each stream with files that vanished or are dated ahead, and each table with malformed rows."""
         with self._lock:
             lost = [vanished(stream, paths) for stream, paths in self._vanished.items()]
             ahead = [dated_ahead(stream, paths) for stream, paths in self._ahead.items()]
@@ -150,10 +150,10 @@ def _named(paths: Sequence[str]) -> str:
     return ", ".join(paths[:_NAMED]) + (f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else "")
 
 
-def malformed(found: MalformedRows) -> Problem:
+def malformed_problem(found: MalformedRows) -> Problem:
     """The problem that a joined table leaves out malformed rows; a failure if these are many.
 
-    >>> print(malformed(MalformedRows("json /dim", 1_200, 3)))
+    >>> print(malformed_problem(MalformedRows("json /dim", 1_200, 3)))
     [MP-INCOMPLETE] 3 of the 1,200 rows of the table json /dim do not parse. Its mode DROPMALFORMED leaves them out of \
 every join that reads the column concerned. Correct them, or read the table in mode PERMISSIVE.
     """

@@ -117,14 +117,14 @@ class Reports:
     def committed(self, epoch: Epoch) -> None:
         """Count a committed epoch, and warn of its problems."""
         self._totals.add(epoch.record)
-        for problem in self._problems.epoch(epoch, self._totals, self._declarations.queries):
+        for problem in self._problems.add_epoch(epoch, self._totals, self._declarations.queries):
             _log.warning("%s", problem)
         if self._on_epoch is not None:
             self._on_epoch(epoch)
 
     def malformed(self, found: MalformedRows) -> None:
         """Warn of the malformed rows of a joined table."""
-        _log.warning("%s", self._problems.malformed(found))
+        _log.warning("%s", self._problems.add_malformed(found))
 
     def changed(self, change: Change) -> None:
         """Warn of a query that a change has quarantined."""

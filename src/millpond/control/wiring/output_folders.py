@@ -22,7 +22,7 @@ class OutputFolders:
     def __init__(self, pond: Address, out: Address | None) -> None:
         self._pond, self._out = pond, pond / "out" if out is None else out
 
-    def placed(self, query: AnyQuery) -> AnyQuery:
+    def with_folders(self, query: AnyQuery) -> AnyQuery:
         """The query with a folder for each sink that needs one and has none.
 
         Raises:
@@ -47,7 +47,7 @@ class OutputFolders:
         return msgspec.structs.replace(sink, path=kept or str(self._out / (f"{name}.late" if late else name)))
 
     def forget(self, name: str) -> None:
-        """A query was dropped: another one of its name gets a folder as any new query does."""
+        """Forget a dropped query; a later query of this name gets a new folder."""
         self._registered.pop(name, None)
 
     @cached_property

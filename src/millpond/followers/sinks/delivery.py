@@ -55,20 +55,20 @@ class FileDelivery(Delivery):
     def __init__(self, query: str, rows: RowsReader, place: str, cursor: CursorPath, since: int) -> None:
         super().__init__(query, rows, place, f'write {{"n": <record>}} into {cursor}')
         make_folder(cursor.parent)
-        self._file, self._reached = CursorFile(cursor, lasting=True), Cursor(since)
+        self._file, self._last_cursor = CursorFile(cursor, lasting=True), Cursor(since)
 
     def cursor(self) -> Cursor:
         # also what this process delivered, as a process that was overtaken may have written an older number
-        return max(self._reached, self._file.read())
+        return max(self._last_cursor, self._file.read())
 
     @contextmanager
     def _delivering(self, record: Entry, table: pa.Table | None) -> Iterator[None]:
         if table is not None:
             self._hand_over(record, table)
         yield
-        self._reached = cursor_at(record)
+        self._last_cursor = cursor_at(record)
         if record.n > self._file.read().n:
-            self._file.write(self._reached)
+            self._file.write(self._last_cursor)
 
     @abstractmethod
     def _hand_over(self, record: Entry, table: pa.Table) -> None:
@@ -76,10 +76,10 @@ class FileDelivery(Delivery):
 
 
 class RepeatingDelivery(FileDelivery):
-    """A delivery to a receiver that may get rows again, even with the number of another record."""
+    """For receivers that tolerate duplicates, also under another record number."""
 
     def rewind(self, to: Cursor) -> str:
         before = self.cursor().n
-        self._reached = to
+        self._last_cursor = to
         self._file.write(to)
         return f"is handed the rows of what came after record {to.n} again (it had those up to record {before})"

@@ -47,8 +47,9 @@ class Marker(msgspec.Struct, frozen=True):
 class FolderSink:
     """Writes rows to a folder, which is created if missing. A new folder starts after record `since`.
 
-    ForeignPondError: the folder belongs to another pond or query, or holds files and has no owner. PlaceError: the
-    folder cannot be written.
+    Raises:
+        ForeignPondError: the folder belongs to another pond or query, or holds files and has no owner.
+        PlaceError: the folder cannot be written.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class FolderSink:
         self._parts = part_folder(address)
         names = self._parts.names()
         self._check_ours(Marker(pond_id, query, form.name, late=late), names)
-        self._reached = max(Cursor(since), _highest_part(names))
+        self._last_cursor = max(Cursor(since), _highest_part(names))
         self._parts.clean(self._cursor().n)
 
     @classmethod
@@ -86,7 +87,7 @@ class FolderSink:
 
     def cursor(self) -> Cursor:
         """See `Follower.cursor`: the highest of the cursor file, the parts' names and `since`."""
-        self._reached = max(self._reached, _highest_part(self._parts.names()))
+        self._last_cursor = max(self._last_cursor, _highest_part(self._parts.names()))
         return self._cursor()
 
     def rewind(self, to: Cursor) -> str:
@@ -95,7 +96,7 @@ class FolderSink:
         # the newest first, so that the remaining parts have no gap if this is interrupted
         self._parts.remove(sorted(later, reverse=True))
         self._cursor_file.write(to)
-        self._reached = to
+        self._last_cursor = to
         files = "1 file" if len(later) == 1 else f"{len(later)} files"
         return f"was set back to record {to.n} by deleting {files} of later records from {self._address}"
 
@@ -111,11 +112,11 @@ class FolderSink:
         cursor = cursor_at(record)
         self._save_cursor(cursor)
         reached("sink.after_cursor")
-        self._reached = cursor
+        self._last_cursor = cursor
 
     def _cursor(self) -> Cursor:
         # The file is read each time, because another publisher may be ahead of this one.
-        return max(self._reached, self._cursor_file.read())
+        return max(self._last_cursor, self._cursor_file.read())
 
     def _table(self, record: Entry) -> pa.Table | None:
         cure = f'Restore the folder, or skip them: write {{"n": <record>}} into its {CURSOR_NAME}.'

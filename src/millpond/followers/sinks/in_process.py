@@ -22,7 +22,8 @@ Foreach: TypeAlias = Callable[[pa.RecordBatch, int], object]
 class ForeachSink(RepeatingDelivery):
     """Passes rows to a function; starts after record `since` if there is no cursor.
 
-    QueryTypeError: the query has no function.
+    Raises:
+        QueryTypeError: the query has no function.
     """
 
     def __init__(self, query: str, rows: RowsReader, cursor: CursorPath, function: Foreach | None, since: int) -> None:

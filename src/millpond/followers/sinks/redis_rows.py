@@ -5,8 +5,9 @@ A row of the query becomes fields of the hash under its key, or a string with a 
 that is applied twice, or by a driver that was overtaken, changes nothing newer. The cursor is a file in the pond's
 folder.
 
-With executors on several hosts the instances write the rows, each those whose keys are in its hash slots: then it runs
-on the host of their primary. All rows of a key are written by one instance, in the order of the record.
+With executors on several hosts the instances write the rows, each those whose keys are in its hash slots. Each instance
+runs on the host of the primary that stores its keys. All rows of a key are written by one instance, in the order of the
+record.
 """
 
 from __future__ import annotations

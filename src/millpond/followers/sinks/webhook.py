@@ -77,14 +77,14 @@ def _is_called_by_http(url: str) -> bool:
     return parsed.scheme in ("http", "https") and bool(parsed.host)
 
 
-class Hook(NamedTuple):
+class WebhookOptions(NamedTuple):
     """The options of a sink: the connection to call, and the most rows per request."""
 
     connection: str | None
     rows: int
 
     @classmethod
-    def of(cls, query: str, sink: Sink) -> Hook:
+    def of(cls, query: str, sink: Sink) -> WebhookOptions:
         """The options of a sink as a value.
 
         Raises:
@@ -104,11 +104,11 @@ class WebhookSink(RepeatingDelivery):
     """
 
     def __init__(self, query: str, pond_id: str, sink: Sink, rows: RowsReader, cursor: CursorPath, since: int) -> None:
-        self._hook = Hook.of(query, sink)
+        self._options = WebhookOptions.of(query, sink)
         super().__init__(query, rows, f"The address of {query}", cursor, since)
         self._pond = pond_id
         self._called: tuple[httpx.Client, str] | None = None
-        self._taken = ("", 0)
+        self._answered_parts = ("", 0)
         """The digest of a record, and how many of its requests were answered: these need not be repeated."""
 
     @classmethod
@@ -128,34 +128,34 @@ class WebhookSink(RepeatingDelivery):
             called[0].close()
 
     def _hand_over(self, record: Entry, table: pa.Table) -> None:
-        n, size = record.n, self._hook.rows
+        n, size = record.n, self._options.rows
         count = -(-len(table) // size)
-        for part in range(self._taken[1] if self._taken[0] == record.digest else 0, count):
+        for part in range(self._answered_parts[1] if self._answered_parts[0] == record.digest else 0, count):
             rows = json_objects(table.slice(part * size, size), omit_nulls=False)
             head = {"pond": self._pond, "query": self._query, "epoch": n, "part": part, "parts": count}
             text = f'{json.dumps(head, ensure_ascii=False)[:-1]}, "rows": [{",".join(rows.to_pylist())}]}}'
             key = f"{self._pond}/{quote(self._query, safe='')}/{n}/{part}/{record.digest[:_DIGITS]}"
             self._post(text.encode(), key)
-            self._taken = (record.digest, part + 1)
+            self._answered_parts = (record.digest, part + 1)
 
     def _post(self, body: bytes, key: str) -> None:
         if self._called is None:
-            address = named(self._hook.connection, "http", Address)
+            address = named(self._options.connection, "http", Address)
             self._called = address.client(), address.url
         client, url = self._called
         headers = {"content-type": "application/json", "idempotency-key": key}
         try:
             answer = client.post(url, content=body, headers=headers)
         except httpx.HTTPError as error:
-            said, passing = f"did not answer: {type(error).__name__} {error}".rstrip(), True
+            reason, is_temporary = f"did not answer: {type(error).__name__} {error}".rstrip(), True
         else:
             if answer.is_success:
                 return
             code = answer.status_code
-            said, passing = f"answered {code} {answer.reason_phrase}".rstrip(), code >= 500 or code in _PASSING
+            reason, is_temporary = f"answered {code} {answer.reason_phrase}".rstrip(), code >= 500 or code in _PASSING
         self.close()  # so that a connection that was repaired in the meantime is read again
         raise StoreError(
-            f"The address of {self._query} {said}, to {key}.",
-            "It is called again; nothing is lost meanwhile." if passing
+            f"The address of {self._query} {reason}, to {key}.",
+            "It is called again; nothing is lost meanwhile." if is_temporary
             else "Mend the address or its headers; it is called again, and no later row is sent before.",
         )  # fmt: skip

@@ -36,7 +36,7 @@ from millpond.log.cursor import Cursor
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry, digest_of
 from millpond.plan.options.output_modes import OP
-from millpond.runtime.packets.row_batches import leaving
+from millpond.runtime.packets.row_batches import without_private_columns
 from millpond.state.ports.store import NEVER, Apply, BucketStore, ReadRequest, Stand, TableWrite, Verdict
 
 _MARK_DIGITS = 16
@@ -253,7 +253,8 @@ def latest_documents(table: pa.Table, n: int, size_us: int) -> Iterator[tuple[in
     latest = table.take(pa.array(last))
     ends = latest[END].combine_chunks()
     starts = latest[START].combine_chunks() if START in latest.column_names else pc.subtract(ends, size_us)
-    own = leaving(latest).drop_columns([OP] if DELETED in latest.column_names else [])  # the document has no operation
+    operation = [OP] if DELETED in latest.column_names else []  # the document has no operation
+    own = without_private_columns(latest).drop_columns(operation)
     documents = _wrapped(json_objects(own, omit_nulls=False), n, starts, ends)
     keys = pc.cast(latest[KEY], pa.binary()).to_pylist()
     texts = pc.cast(documents, pa.large_binary()).to_pylist()

@@ -39,11 +39,11 @@ def correlation(_function: str, pairs: Pairs) -> Values:
     """`corr`; NULL for fewer than two pairs, and where all x or all y are equal."""
     assert pairs.xx is not None
     assert pairs.yy is not None
-    odd = pairs.odd_y | pairs.odd_x
+    not_finite = pairs.odd_y | pairs.odd_x
     with np.errstate(invalid="ignore"):
-        data = pairs.yx / root_of_product(np.where(odd, 1.0, pairs.xx), np.where(odd, 1.0, pairs.yy))
+        data = pairs.yx / root_of_product(np.where(not_finite, 1.0, pairs.xx), np.where(not_finite, 1.0, pairs.yy))
     flat = (~pairs.odd_x & (pairs.xx == 0)) | (~pairs.odd_y & (pairs.yy == 0))
-    return Values(np.where(odd, np.nan, data), (pairs.n < 2) | flat)
+    return Values(np.where(not_finite, np.nan, data), (pairs.n < 2) | flat)
 
 
 def root_of_product(left: Array, right: Array) -> Array:
@@ -53,8 +53,9 @@ def root_of_product(left: Array, right: Array) -> Array:
     """
     (a, i), (b, j) = (np.frexp(np.where(part == 0, 1.0, part)) for part in (left, right))
     exponent = i.astype(np.int64) + j
-    odd = exponent & 1
-    return np.asarray(np.ldexp(np.sqrt(a * b * (1 + odd)), ((exponent - odd) // 2).astype(np.int32)))
+    is_odd_exponent = exponent & 1
+    half = ((exponent - is_odd_exponent) // 2).astype(np.int32)
+    return np.asarray(np.ldexp(np.sqrt(a * b * (1 + is_odd_exponent)), half))
 
 
 def line(function: str, pairs: Pairs) -> Values:
@@ -63,7 +64,7 @@ def line(function: str, pairs: Pairs) -> Values:
     with np.errstate(invalid="ignore", over="ignore"):
         slope = pairs.yx / np.where(pairs.xx == 0, 1.0, pairs.xx)  # `xx` is also 0 where x is not finite
         data = slope if function == "regr_slope" else pairs.mean_y - slope * pairs.mean_x
-    return Values(np.where(pairs.odd_y | pairs.odd_x, np.nan, data), _steep(pairs))
+    return Values(np.where(pairs.odd_y | pairs.odd_x, np.nan, data), _has_no_slope(pairs))
 
 
 def determination(_function: str, pairs: Pairs) -> Values:
@@ -73,12 +74,12 @@ def determination(_function: str, pairs: Pairs) -> Values:
     with np.errstate(invalid="ignore", over="ignore"):
         root = pairs.yx / root_of_product(pairs.xx, pairs.yy)
         data, flat = root * root, ~pairs.odd_y & (pairs.yy == 0)
-    return Values(np.where(flat, 1.0, np.where(pairs.odd_y | pairs.odd_x, np.nan, data)), _steep(pairs))
+    return Values(np.where(flat, 1.0, np.where(pairs.odd_y | pairs.odd_x, np.nan, data)), _has_no_slope(pairs))
 
 
-def _steep(pairs: Pairs) -> Mask:
-    steep: Mask = (pairs.n == 0) | (~pairs.odd_x & (pairs.xx == 0))
-    return steep
+def _has_no_slope(pairs: Pairs) -> Mask:
+    no_slope: Mask = (pairs.n == 0) | (~pairs.odd_x & (pairs.xx == 0))
+    return no_slope
 
 
 OF_PAIRS = {

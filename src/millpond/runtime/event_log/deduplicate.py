@@ -46,11 +46,11 @@ def decided(group: GroupPlan, log: GroupLog, keys: int, before: Watermark, after
         return Decided(None, {})
     low = _ALWAYS if low is None else low
     first = _ALWAYS if low < _ALWAYS + found.within_us else low - found.within_us
-    now = log.within(low + 1, high + 1, 0)
+    now = log.events_in(low + 1, high + 1, 0)
     if not now.rows:
         return Decided(None, {})
-    earlier = log.within(first, low + 1, 0, named=used_slots([now], keys))
-    events = log.together([earlier.take(Sieve([_hashes(found, now)])(_hashes(found, earlier))), now])
+    earlier = log.events_in(first, low + 1, 0, named=used_slots([now], keys))
+    events = log.concat_stored([earlier.take(Sieve([_hashes(found, now)])(_hashes(found, earlier))), now])
     passed = events.times_us > low
     repeats = repeated(found, events, passed, group)
     gone = events.take(passed & repeats)

@@ -21,7 +21,7 @@ from millpond.runtime.keys.current_slots import current_class_of, current_slot_o
 from millpond.runtime.task.levels import Levels
 from millpond.runtime.task.task_values import GroupState, SectionPlace
 from millpond.state.layout.delta import DeltaWriter
-from millpond.state.layout.event_log import OFFSET, Events, decode_events, encode_events, joined
+from millpond.state.layout.event_log import OFFSET, Events, concatenated, decode_events, encode_events
 from millpond.state.layout.segments import to_bytes
 from millpond.state.ports.files import Files
 
@@ -40,10 +40,10 @@ class GroupLog:
     ) -> None:
         self._files, self._group, self._log, self._state = files, group, log, state
         self._current_slot_of = current_slot_of(keys)
-        self._here: Mask | None = None
+        self._present_slots: Mask | None = None
         if (departed := departed_slots(files, state)) is not None:
-            self._here = np.ones(sum(section.num_rows for section in keys), bool)
-            self._here[departed] = False
+            self._present_slots = np.ones(sum(section.num_rows for section in keys), bool)
+            self._present_slots[departed] = False
         self._read: dict[str, Events] = {}
         self._fresh: list[Events] = []
 
@@ -72,15 +72,15 @@ class GroupLog:
                 events = events.take(events.slots < len(self._current_slot_of))
                 slots = self._current_slot_of[events.slots]
                 events = events._replace(slots=slots).take(slots >= 0)
-            if self._here is not None:
-                events = events.take(self._here[events.slots])
+            if self._present_slots is not None:
+                events = events.take(self._present_slots[events.slots])
             if place.delays_us not in ((), self._group.delays_us):
                 classes = np.array(current_class_of(place.delays_us, self._group.delays_us))
                 events = events._replace(late_class=classes[events.late_class])
             self._read[place.id] = events
         return self._read[place.id]
 
-    def before(self, horizon_us: int | None) -> list[str]:
+    def expired_ids(self, horizon_us: int | None) -> list[str]:
         """The ids of the sections whose events are all before the horizon; None: no section."""
         if horizon_us is None:
             return []
@@ -88,17 +88,17 @@ class GroupLog:
 
     def parts(self) -> list[Events]:
         """The events of each live section, then those of this epoch."""
-        return [*(self.section(place) for place in self.places), self.together(self._fresh)]
+        return [*(self.section(place) for place in self.places), self.concat_stored(self._fresh)]
 
     def needed(self, horizon_us: int | None) -> list[Events]:
         """All events at or after the horizon."""
-        gone = self.before(horizon_us)
+        gone = self.expired_ids(horizon_us)
         found = [*(self.section(place) for place in self.places if place.id not in gone), *self._fresh]
         if horizon_us is None:
             return found
         return [events.take(events.times_us >= horizon_us) for events in found]
 
-    def arrived(self, events: Events) -> None:
+    def add(self, events: Events) -> None:
         """Adds events of this epoch."""
         self._fresh.append(events)
 
@@ -116,46 +116,46 @@ class GroupLog:
 
     def merge(self, delta: DeltaWriter, horizon_us: int | None, fan_in: int) -> None:
         """Merges sections by level, and drops events before the horizon from them; large sections are not merged."""
-        ending = self.before(horizon_us)
+        ending = self.expired_ids(horizon_us)
         live = [place for place in self.places if place.id not in ending]
         due = Levels(live, fan_in, self.most_rows).due(fan_in)
         if due is None:
             return
         full = due.sections_in(live)
-        events = self.together([self.section(place) for place in full])
+        events = self.concat_stored([self.section(place) for place in full])
         events = events if horizon_us is None else events.take(events.times_us >= horizon_us)
         self.write(delta, events, due.level, tuple(place.id for place in full))
 
-    def together(self, parts: Sequence[Events]) -> Events:
-        """Concatenates parts of the log, as they are stored."""
-        return self.concatenated(parts)
+    def concat_stored(self, parts: Sequence[Events]) -> Events:
+        """Concatenates parts of the log, in the form in which a section is stored."""
+        return self.concat_expanded(parts)
 
-    def concatenated(self, parts: Sequence[Events]) -> Events:
+    def concat_expanded(self, parts: Sequence[Events]) -> Events:
         """Concatenates parts of the log."""
-        ordered = any(OFFSET in part.columns for part in parts)
-        return joined(parts, column_types(self._log, ordered))
+        has_offsets = any(OFFSET in part.columns for part in parts)
+        return concatenated(parts, column_types(self._log, has_offsets))
 
-    def between(self, start_us: int, end_us: int, delay: int) -> Events:
+    def events_by_slot(self, start_us: int, end_us: int, delay: int) -> Events:
         """All events in [start, end) that are in time for a delay (its position), sorted by slot."""
-        every = self.within(start_us, end_us, delay)
+        every = self.events_in(start_us, end_us, delay)
         return every.take(ordered(every.slots))
 
-    def within(
+    def events_in(
         self, start_us: int, end_us: int, delay: int, *, fresh: bool = True, named: Mask | None = None
     ) -> Events:
-        """Like `between`, but in the order of the sections.
+        """Like `events_by_slot`, but in the order of the sections.
 
         `fresh`: whether to include the events of this epoch. `named`: which slots to include (None: all).
         """
         parts = []
-        for events in self.reaching(start_us, end_us, fresh=fresh):
+        for events in self.overlapping_parts(start_us, end_us, fresh=fresh):
             wanted = (events.times_us >= start_us) & (events.times_us < end_us) & (events.late_class <= delay)
             if named is not None:
                 wanted &= named[events.slots]
             parts.append(events if wanted.all() else events.take(wanted))
-        return self.concatenated(parts)
+        return self.concat_expanded(parts)
 
-    def reaching(self, start_us: int, end_us: int, *, fresh: bool = True) -> list[Events]:
+    def overlapping_parts(self, start_us: int, end_us: int, *, fresh: bool = True) -> list[Events]:
         """The events of each section that may overlap [start, end), then those of this epoch if `fresh`."""
         places = [place for place in self.places if place.last_us is None or place.last_us > start_us]
         places = [place for place in places if place.first_us is None or place.first_us < end_us]

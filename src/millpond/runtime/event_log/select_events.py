@@ -16,7 +16,7 @@ from millpond.model.expressions import Call, Expression
 from millpond.plan.groups.event_log import LogPlan, is_always_present
 from millpond.plan.groups.plan import fingerprint
 from millpond.runtime.aggregates.partials import Rows
-from millpond.state.layout.event_log import OFFSET, PARTITION, Events, joined
+from millpond.state.layout.event_log import OFFSET, PARTITION, Events, concatenated
 
 
 def value_name(value: Expression) -> str:
@@ -122,4 +122,4 @@ def numbered(parts: Sequence[tuple[Events, Ints]], log: LogPlan) -> Events | Non
     found = [events._replace(slots=slots[events.slots]) for events, slots in parts if events.rows]
     if not found:
         return None
-    return joined(found, column_types(log, any(OFFSET in events.columns for events in found)))
+    return concatenated(found, column_types(log, any(OFFSET in events.columns for events in found)))

@@ -23,7 +23,7 @@ from millpond.runtime.event_log.retention import needed_from
 from millpond.runtime.event_log.select_events import column_of, filter_name, value_name
 from millpond.runtime.task.task_values import GroupState, SectionPlace, Watermark
 from millpond.state.layout.delta import DeltaWriter
-from millpond.state.layout.event_log import Events, joined
+from millpond.state.layout.event_log import Events, concatenated
 from millpond.state.layout.tallies import COUNT, added_up, as_stored
 from millpond.state.ports.files import Files
 
@@ -89,7 +89,7 @@ class TalliedRows:
             columns |= {tally_filter(tally, condition): pa.array(mask[counted]) for condition, mask in masks.items()}
             columns[COUNT] = pa.array(np.ones(len(mine), np.int64))
             parts.append(added_up(Events(keys[counted], self._starts[mine], self._late[mine], columns)))
-        return joined(parts, _types(self._tallies))
+        return concatenated(parts, _types(self._tallies))
 
 
 class TallyLog(GroupLog):
@@ -132,15 +132,15 @@ class TallyLog(GroupLog):
                 columns[COUNT] = pa.array(np.ones(events.rows, np.int64))
                 passed = np.logical_or.reduce([mask.to_numpy(zero_copy_only=False) for mask in masks.values()])
                 parts.append(events._replace(columns=columns).take(passed))
-        return joined(parts, self._types)
+        return concatenated(parts, self._types)
 
-    def together(self, parts: Sequence[Events]) -> Events:
+    def concat_stored(self, parts: Sequence[Events]) -> Events:
         """Concatenates parts of the log, and adds up equal tallies."""
-        return added_up(self.concatenated(parts))
+        return added_up(self.concat_expanded(parts))
 
-    def concatenated(self, parts: Sequence[Events]) -> Events:
+    def concat_expanded(self, parts: Sequence[Events]) -> Events:
         """Concatenates parts of the log; equal tallies stay apart, as aggregates add up their counts."""
-        return joined(parts, self._types)
+        return concatenated(parts, self._types)
 
     def write(self, delta: DeltaWriter, events: Events, level: int, supersedes: tuple[str, ...]) -> None:
         """Add tallies to the delta as a section."""
@@ -151,15 +151,15 @@ class TallyLog(GroupLog):
 
         `horizon_us`: neither tallies nor events before this time are needed.
         """
-        ending = self.before(horizon_us)
+        ending = self.expired_ids(horizon_us)
         places = [place for place in self.uncounted if place.id not in ending]
         if not places:
             return
         level, replaced = max(place.level for place in places), tuple(place.id for place in places)
-        tallies = self.together([self.section(place) for place in places])
+        tallies = self.concat_stored([self.section(place) for place in places])
         tallies = tallies if horizon_us is None else tallies.take(tallies.times_us >= horizon_us)
         if log is not None:
-            events = log.together([log.section(place) for place in places])
+            events = log.concat_stored([log.section(place) for place in places])
             events = events if horizon_us is None else events.take(events.times_us >= horizon_us)
             log.write(delta, events, level, replaced)
         self.write(delta, tallies, level, () if log is not None else replaced)

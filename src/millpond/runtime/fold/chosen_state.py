@@ -33,7 +33,7 @@ from millpond.runtime.rows.ranked_rows import RankedChanges, first_ranked
 from millpond.runtime.rows.window_updates import DELETE, UPSERT, with_operation
 from millpond.runtime.task.levels import Levels
 from millpond.runtime.task.task_values import Watermark
-from millpond.state.layout.event_log import OFFSET, Events, joined
+from millpond.state.layout.event_log import OFFSET, Events, concatenated
 
 _ALWAYS, _NEVER = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
@@ -61,11 +61,11 @@ class ChosenState(State):
         group = self.group
         assert group.events is not None
         logged = number_keys(group, self.keys, parts).logged
-        fresh = joined(logged, column_types(group.events, any(OFFSET in part.columns for part in logged)))
+        fresh = concatenated(logged, column_types(group.events, any(OFFSET in part.columns for part in logged)))
         named = used_slots([fresh], len(self.keys))
-        old = self._log.within(_ALWAYS, _NEVER, 0, named=named)
+        old = self._log.events_in(_ALWAYS, _NEVER, 0, named=named)
         old = old.take(np.sort(chosen(old, group)))
-        every = self._log.together([old, fresh])
+        every = self._log.concat_stored([old, fresh])
         best = chosen(every, group)
         self._new = every.take(best[best >= old.rows])
         self._old = old.take(np.isin(old.slots, self._new.slots))
@@ -73,7 +73,7 @@ class ChosenState(State):
         if self._new.rows and _window(group).ranked is not None:
             self._ranked = RankedChanges(group, every, np.arange(old.rows), best)
         if self._new.rows:
-            self._log.arrived(self._new)
+            self._log.add(self._new)
             self._log.write(self.delta, self._new, 0, ())
 
     def close(self, before: Watermark, after: Watermark) -> None:
@@ -89,7 +89,7 @@ class ChosenState(State):
         due = Levels(places, self.fan_in, self._log.most_rows).due(self.fan_in)
         if due is not None:
             full = due.sections_in(places)
-            events = self._log.together([self._log.section(place) for place in full])
+            events = self._log.concat_stored([self._log.section(place) for place in full])
             events = events.take(np.sort(chosen(events, self.group)))
             self._log.write(self.delta, events, due.level, tuple(place.id for place in full))
 

@@ -61,5 +61,5 @@ class CountState(State):
             return
         needed = needed_events(log, self.group, after)
         chosen = worth_merging(log.places, needed, level)
-        events = log.together([log.section(log.places[i]).take(needed[i]) for i in chosen])
+        events = log.concat_stored([log.section(log.places[i]).take(needed[i]) for i in chosen])
         log.write(self.delta, events, level + 1, tuple(log.places[i].id for i in chosen))

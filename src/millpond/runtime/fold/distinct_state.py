@@ -27,7 +27,7 @@ from millpond.runtime.packets.packet import GroupPart
 from millpond.runtime.packets.unpack import number_keys
 from millpond.runtime.rows.frame_rows import DueFrames
 from millpond.runtime.task.task_values import Watermark
-from millpond.state.layout.event_log import OFFSET, Events, joined
+from millpond.state.layout.event_log import OFFSET, Events, concatenated
 
 
 class DistinctState(State):
@@ -58,13 +58,13 @@ class DistinctState(State):
         """Find the first events of each key that has rows left."""
         assert self.group.events is not None
         logged = number_keys(self.group, self.keys, parts).logged
-        events = joined(logged, column_types(self.group.events, any(OFFSET in part.columns for part in logged)))
+        events = concatenated(logged, column_types(self.group.events, any(OFFSET in part.columns for part in logged)))
         self._firsts = events.take(first_of_each(events, self._rows_left(before), self.group))
         for plan in self.group.queries if _counted(self.group) is None else ():
             self.counters.of(plan.query.name).repeated += events.rows - self._firsts.rows
         if _is_logged(self.group) and self._firsts.rows:
             bare = self._firsts._replace(columns={})
-            self._log.arrived(bare)
+            self._log.add(bare)
             self._log.write(self.delta, bare, 0, ())
 
     def close(self, before: Watermark, after: Watermark) -> None:

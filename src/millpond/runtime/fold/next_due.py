@@ -44,7 +44,7 @@ def next_frame(stored: Iterable[Stored], plan: QueryPlan) -> Due | None:
     found = []
     for one in stored:
         since = first_answered(plan, one.mark.at(plan.query.delay_us))
-        events = passing(one.log().between(since, _LAST, plan.delay), presence_filter(plan.query))
+        events = passing(one.log().events_by_slot(since, _LAST, plan.delay), presence_filter(plan.query))
         if events.rows:
             found.append(int(events.times_us.min()))
     if not found:

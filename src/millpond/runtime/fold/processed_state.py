@@ -39,7 +39,7 @@ from millpond.runtime.rows.query_families import QueryRows
 from millpond.runtime.rows.window_rows import BlockKeys, rows_of_results, with_key
 from millpond.runtime.task.levels import Levels
 from millpond.runtime.task.task_values import Watermark
-from millpond.state.layout.event_log import OFFSET, Events, joined
+from millpond.state.layout.event_log import OFFSET, Events, concatenated
 
 _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 _KEPT = Call("state", (literal("", "string"),), "boolean")
@@ -85,10 +85,10 @@ class ProcessedState(State):
         for one in stored:
             at, horizon = one.mark.at(plan.query.delay_us), events_needed_from(one.group, one.mark)
             log = one.log(cls.stored_log(one.group))
-            events = passing(log.within(_FIRST if at is None else at + 1, _LAST, plan.delay), _condition(plan))
+            events = passing(log.events_in(_FIRST if at is None else at + 1, _LAST, plan.delay), _condition(plan))
             found += [int(events.times_us.min())] if events.rows else []
             if at is not None:
-                states = _newest_states(log.within(_FIRST if horizon is None else horizon, at + 1, plan.delay))
+                states = _newest_states(log.events_in(_FIRST if horizon is None else horizon, at + 1, plan.delay))
                 timers = states.columns[_TIMER_NAME].drop_null().to_numpy()
                 found += [int(timers.min())] if len(timers) else []
         return Due(min(found), min(found) + 1, min(found) + plan.query.delay_us) if found else None
@@ -99,7 +99,7 @@ class ProcessedState(State):
         logged = number_keys(self.group, self.keys, parts).logged
         if logged:
             ordered = any(OFFSET in part.columns for part in logged)
-            self._write(joined(logged, column_types(self.group.events, ordered)))
+            self._write(concatenated(logged, column_types(self.group.events, ordered)))
 
     def close(self, before: Watermark, after: Watermark) -> None:
         """Process the events and timers that the watermark passes; write the new states, and collect the rows."""
@@ -129,14 +129,14 @@ class ProcessedState(State):
             return
         at = after.at(self.group.queries[0].query.delay_us)
         full = due.sections_in(places)
-        events = self._log.together([self._log.section(place) for place in full])
+        events = self._log.concat_stored([self._log.section(place) for place in full])
         events = events.take(_live(events, _FIRST if at is None else at, horizon))
         if len(full) == len(places):  # no older state of a key whose state was forgotten is stored elsewhere
             events = events.take(events.columns[_KEPT_NAME].fill_null(True).to_numpy(zero_copy_only=False))
         self._log.write(self.delta, events, due.level, tuple(place.id for place in full))
 
     def _write(self, events: Events) -> None:
-        self._log.arrived(events)
+        self._log.add(events)
         self._log.write(self.delta, events, 0, ())
 
     def _processed(self, low: int, high: int, horizon: int) -> _Outcome:
@@ -145,12 +145,12 @@ class ProcessedState(State):
         States before the horizon are forgotten: a newer one of the same key may be stored no longer.
         """
         plan, function = self.group.queries[0], function_of(self.group)
-        arrived = self._log.within(low + 1, high + 1, plan.delay)
+        arrived = self._log.events_in(low + 1, high + 1, plan.delay)
         arrived = passing(arrived.take(arrived.columns[_KEPT_NAME].is_null().to_numpy(False)), _condition(plan))
         named = self._with_timers(high)
         named[arrived.slots] = True
         slots, position = np.flatnonzero(named), np.cumsum(named) - 1
-        states = _newest_states(self._log.within(horizon, low + 1, plan.delay, fresh=False, named=named))
+        states = _newest_states(self._log.events_in(horizon, low + 1, plan.delay, fresh=False, named=named))
         arrived = in_order(arrived._replace(slots=position[arrived.slots]), ties_of(plan.query.aggregates))
         order = np.argsort(np.asarray(arrived.columns[POSITION]), kind="stable")  # by key, then in the order of events
         columns = {
@@ -173,7 +173,7 @@ class ProcessedState(State):
         """The slots with a timer that is due, perhaps one that was replaced."""
         named = np.zeros(len(self.keys), bool)
         if function_of(self.group).state.timer_after_us is not None:
-            for part in self._log.reaching(_FIRST, _LAST, fresh=False):
+            for part in self._log.overlapping_parts(_FIRST, _LAST, fresh=False):
                 if _TIMER_NAME in part.columns:
                     timers = part.columns[_TIMER_NAME].fill_null(NEVER_US).to_numpy(zero_copy_only=False)
                     named[part.slots[timers <= until_us]] = True

@@ -98,7 +98,7 @@ class SessionState(State):
         horizon = first_needed(read.atoms, read.needed)  # if there is an event log, all atoms were read
         sealed += [place.id for place, is_expired in zip(self.committed.revisions, ended, strict=True) if is_expired]
         if self.log is not None:
-            sealed += self.log.before(horizon)
+            sealed += self.log.expired_ids(horizon)
         if fresh.rows or sealed:
             self.write_segment(fresh, 0, tuple(sealed))
         if rolled:

@@ -189,8 +189,8 @@ class State(ABC):
         group_input = number_keys(self.group, self.keys, parts)
         for log, some in ((self.log, group_input.logged), (self.tallies, group_input.tallied)):
             if some and log is not None:
-                events = log.together(some)
-                log.arrived(events)
+                events = log.concat_stored(some)
+                log.add(events)
                 log.write(self.delta, events, 0, ())
         return group_input.pieces
 
@@ -301,7 +301,7 @@ class State(ABC):
         """The events of a time range, if one of the queries needs them."""
         if self.log is None or not any(needs_events(plan) for plan in plans):
             return None
-        return self.log.between(start_us, end_us, delay)
+        return self.log.events_by_slot(start_us, end_us, delay)
 
     def merge_events(self, horizon: int | None) -> None:
         """Merge sections of events by level, and drop events before the horizon."""

@@ -126,7 +126,7 @@ def sizes_of_events(
     if not plans:
         return Sizes(StateSize(), {})
     log, key_bytes = stored.log(), stored.bytes_per_key
-    every = log.together(log.parts())
+    every = log.concat_stored(log.parts())
     each = [needed(plan, log, every) for plan in plans]
     alone = {
         plan.query.name: _events(every, mask, event_bytes(plan), key_bytes)
@@ -259,7 +259,7 @@ class TalliedSize(NamedTuple):
         if not group.tallies:
             return cls(None)
         log = TallyLog(files, group, state, [read_section(files, place) for place in state.keys])
-        return cls(log.together(log.parts()))
+        return cls(log.concat_stored(log.parts()))
 
     @property
     def bytes(self) -> int:

@@ -146,7 +146,7 @@ class TimeState(State):
         query_families = families(group, plans)
         events, tallies = self.events_between(plans, edges[0], edges[-1], delay), None
         if self.tallies is not None and any(map(needs_tallies, plans)):
-            tallies = self.tallies.between(edges[0], edges[-1], delay)
+            tallies = self.tallies.events_by_slot(edges[0], edges[-1], delay)
         windows = {family: _windows_of(family.first, group, run) for family in query_families}
         for block in blocks:
             keys = BlockKeys.of(group, self.keys, block, events, tallies)

@@ -99,11 +99,11 @@ def _chunks(batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch
         for batch in _runs(read_batch):
             added = batch.nbytes  # which is slow for hundreds of columns
             if buffered and (rows + batch.num_rows > CHUNK_ROWS or size + added > CHUNK_BYTES):
-                yield from map(_joined, buffered.values())
+                yield from map(_concatenated, buffered.values())
                 buffered, rows, size = {}, 0, 0
             buffered.setdefault(batch.column(0)[0].as_py(), []).append(batch)
             rows, size = rows + batch.num_rows, size + added
-    yield from map(_joined, buffered.values())
+    yield from map(_concatenated, buffered.values())
 
 
 def _runs(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -122,7 +122,7 @@ def _runs(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
             yield batch.slice(start, min(CHUNK_ROWS, end - start))
 
 
-def _joined(buffered: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _concatenated(buffered: list[pa.RecordBatch]) -> pa.RecordBatch:
     if len(buffered) == 1:
         return buffered[0]
     if any(batch.schema != buffered[0].schema for batch in buffered):  # only some have dictionaries
@@ -135,6 +135,7 @@ def _gather_chunk(
     task: GatherTask, stream: StreamLayout, table: pa.RecordBatch, judge: Judge, partition: int, sequence: int,
     size: int, spans: Spans,
 ) -> Iterator[tuple[int, bytes]]:
+    """Yields each instance and its packet of a chunk of one stream; event times are judged once, when first needed."""
     began, began_us = lap_us(), now_us()
     columns = StreamColumns(stream, table)
     evaluator = Evaluator(columns, table.num_rows, task.parameters, columns.encoded)
@@ -348,7 +349,7 @@ def _add_signed(
     group: GroupPlan, rows: Rows, bundles: Sequence[Bundle], owned: Sequence[Owned], codes: Ints, slices: Ints,
     all_slices: Slices, parts: list[list[GroupPart]],
 ) -> None:  # fmt: skip
-    """Like `_add` for the rows of bundles; one row may be in several bundles."""
+    """Add the rows of bundles, as cells or as raw rows; one row may be in several bundles."""
     partials_of_bundles, filters = [], [name for ladder in group.ladders for name in ladder.filters]
     for bundle in bundles:
         split = split_slices(all_slices, slices[bundle.rows], bundle, filters)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.arrays import Mask
-from millpond.kernels.columns import NONE, to_arrow
+from millpond.kernels.columns import NO_ROWS, to_arrow
 from millpond.kernels.evaluate import Evaluator
 from millpond.model.expressions import Column, Expression, Foreign
 from millpond.model.selection import Selection
@@ -39,28 +39,28 @@ def select_into_packet(
     rows = np.flatnonzero(passing)
     whole = len(rows) == table.num_rows
     columns = StreamColumns(layout, table, None if whole else rows)
-    narrow = evaluator if whole else Evaluator(columns, len(rows))
-    askers: dict[Bit, list[Selection]] = {}
+    row_evaluator = evaluator if whole else Evaluator(columns, len(rows))
+    selections_by_bit: dict[Bit, list[Selection]] = {}
     for selection in selections:
-        askers.setdefault(bit_of(selection), []).append(selection)
+        selections_by_bit.setdefault(bit_of(selection), []).append(selection)
     passed_rows: dict[Bit, Mask] = {}
-    for bit, asking in askers.items():
+    for bit, sharing in selections_by_bit.items():
         where, raising = bit
         mask, raised = filters[where]
         of_rows = mask[rows]
         for expression in raising:
-            of_rows = of_rows & ~narrow(expression).error
+            of_rows = of_rows & ~row_evaluator(expression).error
         passed_rows[bit] = of_rows
         applied = np.zeros(table.num_rows, bool)
         applied[rows] = of_rows
-        count_selected(counts, [selection.name for selection in asking], applied, (mask & ~applied) | raised, sources)
-    return _packed(moved_selections(selections, compared), passed_rows, columns, narrow)
+        count_selected(counts, [selection.name for selection in sharing], applied, (mask & ~applied) | raised, sources)
+    return _packed(moved_selections(selections, compared), passed_rows, columns, row_evaluator)
 
 
 def _tested(every: Evaluator, where: Expression | None) -> tuple[Mask, Mask]:
     """The rows for which a condition is TRUE, and those for which it raises an error."""
     if where is None:
-        return np.ones(every.rows, bool), NONE
+        return np.ones(every.rows, bool), NO_ROWS
     values = every(where)
     return np.broadcast_to(values.is_true(), (every.rows,)), np.broadcast_to(values.error, (every.rows,))
 

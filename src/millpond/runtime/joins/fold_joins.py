@@ -78,8 +78,8 @@ def fold_joins(
         log = GroupLog(files, side_log, side_log.kept, task.of(instance, side_log), ())
         arrived = [_hashed(part) for part in parts.get(side_log.id, ())]
         if arrived:
-            events = log.together(arrived)
-            log.arrived(events)
+            events = log.concat_stored(arrived)
+            log.add(events)
             log.write(delta, events, 0, ())
         logs.append(log)
     for plan in joins.plans:
@@ -111,7 +111,7 @@ class _JoinFold:
     def __init__(self, plan: JoinPlan, logs: Mapping[str, tuple[SideLog, GroupLog]], span: Span) -> None:
         self._join, self._span = plan.join, span
         read = reduced({side: self._live(plan, side, *of) for side, of in logs.items()})
-        self._sides = {side: self._side(side, log.together(read[side])) for side, (_, log) in logs.items()}
+        self._sides = {side: self._side(side, log.concat_stored(read[side])) for side, (_, log) in logs.items()}
         distinct = distinct_of(np.concatenate([side.hashes for side in self._sides.values()]))
         self._placed = {name: self._place(side, distinct) for name, side in self._sides.items()}
         self._tried = 0
@@ -121,7 +121,7 @@ class _JoinFold:
         join, span, live_events = plan.join, self._span, list[Live]()
         start, end = self._reach(side)
         start, delay = max(start, plan.from_us), side_log.delays_us.index(join.sides[side].delay_us)
-        for events in log.reaching(start, end) if start < end else ():
+        for events in log.overlapping_parts(start, end) if start < end else ():
             times = events.times_us
             live = (times >= start) & (times < end) & (events.late_class <= delay)
             if isinstance(join.when, Sliding):

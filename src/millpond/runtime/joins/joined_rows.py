@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from millpond.arrays import Ints, Mask
 from millpond.errors import OverflowedError
-from millpond.kernels.columns import NONE, Values, from_arrow, to_arrow
+from millpond.kernels.columns import NO_ROWS, Values, from_arrow, to_arrow
 from millpond.kernels.evaluate import Evaluator
 from millpond.model.expressions import Call, Column, Expression
 from millpond.model.join import LEFT, RIGHT, Join
@@ -75,7 +75,7 @@ class Joined(NamedTuple):
     def missing(self, side: str) -> Mask:
         """Which rows have no event of a side."""
         absent = self.of(side) == _NOBODY
-        return absent if absent.any() else NONE
+        return absent if absent.any() else NO_ROWS
 
 
 class _Columns(dict[str, Values]):
@@ -140,7 +140,7 @@ def _outputs(join: Join, rows: Joined) -> pa.RecordBatch:
             arrays.append(_made_windows([to_arrow(bound, "timestamp", rows.size) for bound in bounds]))
         elif expression.type == WINDOW and isinstance(expression, Column):
             side, _, own = expression.name.partition(":")
-            arrays.append(_windows(rows, rows.missing(side) if own else NONE))
+            arrays.append(_windows(rows, rows.missing(side) if own else NO_ROWS))
         else:
             arrays.append(to_arrow(_checked(join, evaluator(expression)), expression.type, rows.size))
     return pa.RecordBatch.from_arrays(arrays, names=[item.name for item in join.output])

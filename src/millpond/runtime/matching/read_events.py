@@ -44,13 +44,13 @@ def read_events(log: GroupLog, plans: Sequence[QueryPlan], keys: int, low: int |
     are below `keys`.
     """
     if low is None:
-        events = log.within(_ALWAYS, high + 1, plans[0].delay)
+        events = log.events_in(_ALWAYS, high + 1, plans[0].delay)
     else:
         times_us = {pattern_of(plan).within_us for plan in plans}
-        changed = [log.within(low + 1, high + 1, plans[0].delay)]
-        changed += [log.within(low + 1 - us, min(high - us, low) + 1, plans[0].delay) for us in times_us]
+        changed = [log.events_in(low + 1, high + 1, plans[0].delay)]
+        changed += [log.events_in(low + 1 - us, min(high - us, low) + 1, plans[0].delay) for us in times_us]
         since = min(low + 1 - pattern_of(plan).reaches_us for plan in plans)
-        events = log.within(since, high + 1, plans[0].delay, named=used_slots(changed, keys))
+        events = log.events_in(since, high + 1, plans[0].delay, named=used_slots(changed, keys))
     if not events.rows:
         return None
     return events.take(np.lexsort((*deciding(events, ()), events.times_us, events.slots)))

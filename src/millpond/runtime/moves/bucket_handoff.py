@@ -197,7 +197,7 @@ class _TakingOver:
                     levels.append(place.level)
         if log is None or not parts:
             return ()
-        every = log.together(parts)
+        every = log.concat_stored(parts)
         stored = as_stored(every) if kind == "tallies" else every
         span = {"first": int(every.times_us.min()), "last": int(every.times_us.max()) + 1}
         info = span | {"level": Levels(mine, self._fan_in).free_from(max(levels))}

@@ -31,7 +31,7 @@ _PRIVATE = "__"
 """The prefix of columns that only the view reads; they are not published to sinks."""
 
 
-def leaving(rows: _Rows) -> _Rows:
+def without_private_columns(rows: _Rows) -> _Rows:
     """The rows as they are published: without private columns."""
     return rows.select([name for name in rows.schema.names if not name.startswith(_PRIVATE)])
 

@@ -143,12 +143,12 @@ def newly_counted(
     if high is None or (low is not None and low >= high):
         return None
     start = plan.from_us if low is None else max(plan.from_us, low + 1)
-    events = passing(log.within(start, high + 1, plan.delay), presence)
+    events = passing(log.events_in(start, high + 1, plan.delay), presence)
     drains = bool(window.following) and after.floor_us != before.floor_us
     if window.size > 1 and (events.rows or drains):
         named = None if drains else used_slots([events], keys)
-        earlier = log.within(plan.from_us, start, plan.delay, named=named)
-        events = log.together([passing(earlier, presence), events])
+        earlier = log.events_in(plan.from_us, start, plan.delay, named=named)
+        events = log.concat_stored([passing(earlier, presence), events])
     if not events.rows:
         return None
     events = events.take(_order(events, plan))
@@ -210,7 +210,7 @@ def needed_events(log: GroupLog, group: GroupPlan, mark: Watermark) -> list[Mask
     Those are the events that are not counted yet, and the last counted events of each key.
     """
     parts = log.parts()
-    events = log.together(parts)
+    events = log.concat_stored(parts)
     needed = np.zeros(events.rows, bool)
     for plan in group.queries:
         window, presence = plan.query.window, presence_filter(plan.query)

@@ -152,7 +152,7 @@ class SessionChanges:
             events = None
             if self._log is not None and needs_events(plan):
                 span = int(part.starts_us.min()), int(part.ends_us.max())
-                events = self._log.within(*span, plan.delay, fresh=fresh)
+                events = self._log.events_in(*span, plan.delay, fresh=fresh)
             keys, columns = BlockKeys(self._group, self._keys, slots, events), part.columns(atoms, ids)
             part = part._replace(slots=places_of_slots)
             located = located_rows_of_sessions(self._group, plan, part, columns, keys, self._buckets)

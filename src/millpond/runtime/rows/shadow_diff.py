@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millpond.plan.groups.plan import Plan
-from millpond.runtime.packets.row_batches import RowBatch, leaving
+from millpond.runtime.packets.row_batches import RowBatch, without_private_columns
 
 NET = "__net"
 """The column with how many more times the query emits a row than its shadow does; negative if fewer."""
@@ -29,7 +29,7 @@ class ShadowDiff:
     def add(self, name: str, rows: Sequence[pa.RecordBatch]) -> None:
         """Add rows of a query or shadow, without the columns of served queries that only the view reads."""
         if name in self.names:
-            self._rows.setdefault(name, []).extend(leaving(batch) for batch in rows if batch.num_rows)
+            self._rows.setdefault(name, []).extend(without_private_columns(batch) for batch in rows if batch.num_rows)
 
     def batches(self) -> Iterator[RowBatch]:
         """The differing rows of each pair; they belong to the query."""

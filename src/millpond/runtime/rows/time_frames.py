@@ -49,11 +49,11 @@ def rows_due(log: GroupLog, plan: QueryPlan, keys: int, before: Watermark, after
     frames = frames_of(plan)
     start = _ALWAYS if low is None else low + 1 - frames[-1]
     first, presence = first_answered(plan, low), presence_filter(plan.query)
-    due_events = passing(log.within(first, high + 1, plan.delay), presence)
+    due_events = passing(log.events_in(first, high + 1, plan.delay), presence)
     if not due_events.rows:
         return
-    earlier = log.within(start, first, plan.delay, named=used_slots([due_events], keys))
-    events = log.together([passing(earlier, presence), due_events])
+    earlier = log.events_in(start, first, plan.delay, named=used_slots([due_events], keys))
+    events = log.concat_stored([passing(earlier, presence), due_events])
     events = events.take(_order(events, plan))
     at = np.flatnonzero(events.times_us >= first)
     times = events.times_us[at]

@@ -166,9 +166,9 @@ class Changes:
         blocks = blocks_of(group, run, parts, chosen, measures, count)
         events, tallies = None, None
         if self._log is not None and needs_events(plan):
-            events = self._log.within(edges[0], edges[-1], plan.delay, fresh=live is self._current)
+            events = self._log.events_in(edges[0], edges[-1], plan.delay, fresh=live is self._current)
         if self._tallies is not None and needs_tallies(plan):
-            tallies = self._tallies.within(edges[0], edges[-1], plan.delay, fresh=live is self._current)
+            tallies = self._tallies.events_in(edges[0], edges[-1], plan.delay, fresh=live is self._current)
         family, pairs_of_rows = Family(group, [plan]), list[Ints]()
         for block in blocks:
             block_slots = block.slots

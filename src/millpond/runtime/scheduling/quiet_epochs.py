@@ -1,10 +1,10 @@
 """Predicts quiet epochs, in which background work (migration steps and merges) can run.
 
 An epoch in which windows close is the longest, and a migration step would make it longer. New input waits for that
-epoch and for the next one, so steps also avoid the epochs before and after it. The prediction is a guess from the
-last epochs: in the next epoch event time advances as far as in the one that advanced most (with files an epoch may read
-one file and the next one two), and in the epoch after it by the average of these. Steps skip at most six epochs in a
-row for this, and one for each two steps taken: if every epoch closes windows, no epoch is better than another.
+epoch and for the next one, so steps also avoid the epochs before and after it. The prediction is a guess from the last
+epochs. In the next epoch, event time advances as far as in the one that advanced most: with files, an epoch may read
+one file and the next one two. In the epoch after it, event time advances by the average. Steps skip at most six epochs
+in a row for this, and one for each two steps taken. If every epoch closes windows, no epoch is better than another.
 
 Steps also wait, at most four seconds, for an epoch that begins without a backlog, so that the next input finds the
 step nearly done. Merges wait at most one second. A pond that always has a backlog must still do both, and its epochs
@@ -21,9 +21,9 @@ from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.task.task_values import Watermark
 from millpond.runtime.windows.closing import may_close
 
-_LAST = 4
-_IN_A_ROW = 6
-_TAKEN = 2
+_OBSERVED_EPOCHS = 4
+_MAX_SKIPS_IN_A_ROW = 6
+_STEPS_PER_SKIP = 2
 _STEP_WAITS_US = 4_000_000
 _MERGES_WAIT_US = 1_000_000
 
@@ -51,17 +51,17 @@ def is_behind(ended_us: int, asking_us: int, taken_us: int, began_us: int) -> bo
 class QuietEpochs:
     """Observes the watermarks before each epoch, and decides what should wait for a later epoch.
 
-    >>> QuietEpochs().waits([], {"clicks": Watermark(5)})
+    >>> QuietEpochs().decide_next([], {"clicks": Watermark(5)})
     Waits(step=False, merges=False)
     """
 
     def __init__(self) -> None:
         self._marks: dict[str, Watermark] = {}
-        self._gained: defaultdict[str, deque[int]] = defaultdict(lambda: deque(maxlen=_LAST))
-        self._may_wait, self._stepped = float(_IN_A_ROW), False
+        self._gained: defaultdict[str, deque[int]] = defaultdict(lambda: deque(maxlen=_OBSERVED_EPOCHS))
+        self._may_wait, self._stepped = float(_MAX_SKIPS_IN_A_ROW), False
         self._stepped_us = self._merged_us = 0
 
-    def waits(
+    def decide_next(
         self, groups: Iterable[GroupPlan], marks: Mapping[str, Watermark], behind: bool = False, now_us: int = 0
     ) -> Waits:
         """Decides what should wait; must be called before each epoch that reads something.
@@ -87,7 +87,7 @@ class QuietEpochs:
         if self._may_wait >= 1 and any(self._closes(group, before.get(group.stream)) for group in groups):
             self._may_wait -= 1
             return True
-        self._may_wait, self._stepped = min(self._may_wait + 1 / _TAKEN, _IN_A_ROW), True
+        self._may_wait, self._stepped = min(self._may_wait + 1 / _STEPS_PER_SKIP, _MAX_SKIPS_IN_A_ROW), True
         return False
 
     def _closes(self, group: GroupPlan, before: Watermark | None) -> bool:

@@ -151,7 +151,7 @@ def _replace(restarts: Restarts) -> NoReturn:
 
 def _end_or_replace(supervisor: Supervisor, port: int) -> NoReturn:
     """End this process, whose main thread hangs, if a stop was requested; otherwise replace it."""
-    if (error := supervisor.ends()) is not None:
+    if (error := supervisor.restart_or_error()) is not None:
         end_process(error)
     _replace(Restarts(supervisor.restarts, port))
 
@@ -186,7 +186,7 @@ def _serve(
         Entrance(secret, sessions, web.certificate is not None, loaded).add_to(api)
         app = _guarded(api, secret, web, listener.strangers, sessions)
         supervisor = process.supervisor
-        watched = Watchdog(supervisor.hangs, lambda: _end_or_replace(supervisor, port)).running()
+        watched = Watchdog(supervisor.count_stalled_look, lambda: _end_or_replace(supervisor, port)).running()
         warm = WarmCopies(lambda: None if (found := reader.now()) is None else found[0])
         copying = nullcontext() if address.path else warm.running(lambda: supervisor.role == "standby")
         with (

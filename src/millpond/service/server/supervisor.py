@@ -83,7 +83,7 @@ class Supervisor:
         self._failure: tuple[MillpondError, int, int] | None = None
         self._failures = self._own_failures = 0
         self._led = self._was_ready = False
-        self.restarts, self._pulse, self._told_stall = restarts, Pulse(clock, restarts, epoch_seconds), False
+        self.restarts, self._pulse, self._stall_reported = restarts, Pulse(clock, restarts, epoch_seconds), False
         self._stalled_looks = 0
 
     def run(self) -> None:
@@ -152,22 +152,26 @@ class Supervisor:
 
     def stalled(self) -> bool:
         """Whether this process leads but makes no progress, so that a standby should take over."""
+        return self._pulse.stalled
+
+    def report_stall(self) -> bool:
+        """Report a stall once, when it begins; returns the same as `stalled`."""
         found = self._pulse.stalled
-        if found and not self._told_stall:
+        if found and not self._stall_reported:
             self._say(f"{self._pulse.step} takes very long: no more signs of life, so that a standby may take over.")
-        self._told_stall = found
+        self._stall_reported = found
         return found
 
-    def hangs(self) -> bool:
-        """Whether a stall has lasted so long that this process should end or be replaced; to be called once a second.
+    def count_stalled_look(self) -> bool:
+        """Count a look; returns whether a stall has lasted so long that this process should end or be replaced.
 
-        The calls are counted, rather than the time, because a suspended process counts no calls.
+        To be called once a second. Looks are counted, rather than the time, because a suspended process counts none.
         """
         self._stalled_looks = self._stalled_looks + 1 if self._pulse.stalled else 0
         return self._stalled_looks >= RESTART_SECONDS
 
-    def ends(self) -> StalledError | None:
-        """What a process that `hangs` should do: end with the returned error as it was stopped, or else start anew."""
+    def restart_or_error(self) -> StalledError | None:
+        """Count a restart of this stalled process; if it was being stopped, return the error to end with instead."""
         error = stalled(f"{self._pulse.step} has made no progress for a long time")
         if self._stopping.is_set():
             return error
@@ -184,9 +188,9 @@ class Supervisor:
         if (looks := self._stalled_looks) > 0:
             stall = SparkError("The leader makes no progress.", "See its log; it starts anew if nothing changes.")
             return Failure(stall.code, stall.what, stall.cure, self.restarts, float(RESTART_SECONDS - looks))
-        if (told := self._failure) is None:
+        if (failure := self._failure) is None:
             return None
-        error, count, due = told
+        error, count, due = failure
         return Failure(error.code, error.what, error.cure, count, max(0.0, (due - self._clock()) / 1e6))
 
     def leading(self) -> Runs:
@@ -205,7 +209,7 @@ class Supervisor:
         if not self._hint.gone():
             self.role = "standby"
             leader = self._hint.leader()
-            self._is_ready()
+            self._announce_ready()
             self._say(f"Standing by; {'another process' if leader is None else leader.url} leads.")
             if not self._led:
                 self._warm_up()
@@ -215,7 +219,7 @@ class Supervisor:
     def _lead(self, pond: Runs) -> None:
         began = self._clock()
         self._pulse.begin("The opening of the pond")
-        self._hint.lead(self.stalled)
+        self._hint.lead(self.report_stall)
         try:
             runs = self._begins(pond)
             if runs:
@@ -225,7 +229,7 @@ class Supervisor:
             raise
         self.took_over_s = (self._clock() - began) / 1e6
         self._pond, self.role, self._led = pond, "leader", True
-        self._is_ready()
+        self._announce_ready()
         self._say(f"Leading after {self.took_over_s:.1f} s.")
         while not self._stopping.is_set():
             if not runs:
@@ -241,7 +245,7 @@ class Supervisor:
             except MillpondError as error:
                 self._judge(error)
 
-    def _is_ready(self) -> None:
+    def _announce_ready(self) -> None:
         if not self._was_ready:
             self._was_ready = True
             self._ready()

@@ -93,10 +93,10 @@ def with_bounds(expression: Expression) -> Expression:
     """The expression with windows inside of it made of their bounds; a column that is a window stays."""
     if not isinstance(expression, Call):
         return expression
-    return Call(expression.op, tuple(map(_with_bounds, expression.args)), expression.type)
+    return Call(expression.op, tuple(map(_part_with_bounds, expression.args)), expression.type)
 
 
-def _with_bounds(part: Expression) -> Expression:
+def _part_with_bounds(part: Expression) -> Expression:
     made = with_bounds(part)
     if isinstance(made, Call) and made.op == WINDOW_OF:
         return struct_of(made.args, WINDOW)

@@ -50,7 +50,7 @@ class Analyses:
 
     def __init__(self, seconds: float = SECONDS, at_once: int = AT_ONCE) -> None:
         self._seconds = seconds
-        self._places = threading.Semaphore(at_once)
+        self._slots = threading.Semaphore(at_once)
         self._ended = False
 
     def end(self) -> None:
@@ -63,33 +63,33 @@ class Analyses:
         Raises:
             QueryRefused: it took too long. BusyError: other analyses took too long. NotServingError: `end` was called.
         """
-        if not self._places.acquire(timeout=self._seconds):
+        if not self._slots.acquire(timeout=self._seconds):
             raise BusyError(
                 f"{name} was not analysed: others have been for more than {self._seconds:g} s.", "Ask again later."
             )
-        made: _Analysis[T] = _Analysis()
+        analysis: _Analysis[T] = _Analysis()
         context = contextvars.copy_context()
         threading.Thread(
-            target=context.run, args=(self._work, made, work), name="millpond-analysis", daemon=True
+            target=context.run, args=(self._work, analysis, work), name="millpond-analysis", daemon=True
         ).start()
         waited = 0.0
-        while not made.done.wait(_LOOK_SECONDS):
+        while not analysis.done.wait(_LOOK_SECONDS):
             waited += _LOOK_SECONDS
-            if (self._ended or waited >= self._seconds) and made.give_up():
+            if (self._ended or waited >= self._seconds) and analysis.give_up():
                 raise self._given_up(name)
-        if made.error is not None:
-            raise made.error
-        return made.result  # type: ignore[return-value]
+        if analysis.error is not None:
+            raise analysis.error
+        return analysis.result  # type: ignore[return-value]
 
-    def _work(self, made: _Analysis[T], work: Callable[[], T]) -> None:
-        _mine.analysis = made
+    def _work(self, analysis: _Analysis[T], work: Callable[[], T]) -> None:
+        _mine.analysis = analysis
         try:
-            made.result = work()
+            analysis.result = work()
         except BaseException as error:  # raised again by `run`
-            made.error = error
+            analysis.error = error
         finally:
-            made.done.set()
-            self._places.release()
+            analysis.done.set()
+            self._slots.release()
 
     def _given_up(self, name: str) -> QueryRefused | NotServingError:
         if self._ended:
@@ -106,8 +106,8 @@ def check() -> None:
     Raises:
         Abandoned: it was given up.
     """
-    made = getattr(_mine, "analysis", None)
-    if made is not None and made.given_up:
+    analysis = getattr(_mine, "analysis", None)
+    if analysis is not None and analysis.given_up:
         raise Abandoned
 
 
@@ -118,13 +118,13 @@ def keeping() -> Iterator[None]:
     Raises:
         Abandoned: it was given up before.
     """
-    made = getattr(_mine, "analysis", None)
-    if made is not None:
-        with made.gate:
-            made.keeps = not made.given_up
+    analysis = getattr(_mine, "analysis", None)
+    if analysis is not None:
+        with analysis.gate:
+            analysis.keeps = not analysis.given_up
         check()
     try:
         yield
     finally:
-        if made is not None:
-            made.keeps = False
+        if analysis is not None:
+            analysis.keeps = False

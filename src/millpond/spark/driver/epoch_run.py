@@ -336,7 +336,7 @@ class EpochRunner:
         setting, writer = self._head.setting, self._head.writer
         manifest = writer.manifest
         behind = is_behind(self._ended, asking_us(), taken, now_us())
-        waits = self._quiet_epochs.waits(setting.plan.groups, watermarks(manifest), behind, lap_us())
+        waits = self._quiet_epochs.decide_next(setting.plan.groups, watermarks(manifest), behind, lap_us())
         found = next_step(setting, manifest, waits.step)
         if found is not None:
             self._record_map(lambda run: step_record(setting, run, writer.token, found, self._head.now()))

@@ -20,7 +20,7 @@ from py4j.java_gateway import JavaObject as GatewayObject
 from py4j.protocol import ENTRY_POINT_OBJECT_ID, GATEWAY_SERVER_OBJECT_ID
 from pyspark.sql import SparkSession
 
-from millpond.spark.driver_classes.loading import is_loaded
+from millpond.spark.driver_classes.loading import load_class
 
 CLASS = "millpond.CatalystTrees"
 
@@ -159,7 +159,7 @@ def load_with(spark: SparkSession) -> None:
     client: JavaObject = spark._jsparkSession._gateway_client
     with _LOCK:
         if _KEY not in client.__dict__:
-            client.__dict__[_KEY] = TreeLoader(client) if is_loaded(spark, CLASS) else None
+            client.__dict__[_KEY] = TreeLoader(client) if load_class(spark, CLASS) else None
 
 
 def loader_of(node: JavaObject) -> TreeLoader | None:

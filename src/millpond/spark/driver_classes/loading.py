@@ -18,8 +18,8 @@ SOURCES = ("ArrowRows", "CatalystTrees", "EpochSink", "PlainCheckpoints", "Prefe
 
 
 @lru_cache(32)
-def is_loaded(spark: SparkSession, name: str) -> bool:
-    """Load a class; returns whether it can be used, which it cannot where the class loader accepts no further jars."""
+def load_class(spark: SparkSession, name: str) -> bool:
+    """Load a class, and return whether it can be used: not where the class loader accepts no further jars."""
     jvm = spark._jvm
     assert jvm is not None
     loader = jvm.Thread.currentThread().getContextClassLoader()

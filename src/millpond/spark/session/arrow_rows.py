@@ -20,7 +20,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 from pyspark.sql.types import StructType
 from pyspark.sql.udf import _wrap_function
 
-from millpond.spark.driver_classes.loading import is_loaded
+from millpond.spark.driver_classes.loading import load_class
 
 CLASS = "millpond.ArrowRows"
 
@@ -38,7 +38,7 @@ class ArrowRows:
     @classmethod
     def numbers(cls, spark: SparkSession, end: int, parts: int) -> ArrowRows:
         """The numbers below `end`, in `parts` partitions."""
-        if not is_loaded(spark, CLASS):
+        if not load_class(spark, CLASS):
             return _Frames(spark, spark.range(0, end, 1, parts))
         return cls(spark, _java(spark).ArrowRows.numbers(spark._jsparkSession, end, parts))
 
@@ -46,7 +46,7 @@ class ArrowRows:
     def of(cls, frame: DataFrame, rdd: JavaObject | None = None) -> ArrowRows:
         """The rows of a frame; `rdd`: computes them, in place of the frame's plan, where our class can be loaded."""
         spark = frame.sparkSession
-        if not is_loaded(spark, CLASS):
+        if not load_class(spark, CLASS):
             return _Frames(spark, frame)
         return cls(spark, _java(spark).ArrowRows.of(frame._jdf, *(() if rdd is None else (rdd,))))
 

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from millpond.spark.driver_classes.loading import is_loaded
+from millpond.spark.driver_classes.loading import load_class
 from millpond.spark.session import arrow_rows
 from millpond.spark.session.arrow_rows import ArrowRows
 
@@ -59,7 +59,7 @@ class _SinkRows(BatchRows):
     @property
     def arrow_rows(self) -> ArrowRows:
         """The rows for functions on Arrow batches, without a frame, which Spark would analyse and plan once more."""
-        if not is_loaded(self.session, arrow_rows.CLASS):
+        if not load_class(self.session, arrow_rows.CLASS):
             return ArrowRows.of(self.frame)
         return ArrowRows.of(self._frame, self._rdd)
 
@@ -75,7 +75,7 @@ Call: TypeAlias = Callable[[BatchRows, int], None]
 def calling(frame: DataFrame, call: Call) -> DataStreamWriter:
     """The writer of a streaming query over `frame` that calls a function with each batch."""
     spark = frame.sparkSession
-    if not is_loaded(spark, SINK):  # the driver's class loader accepts no further jars
+    if not load_class(spark, SINK):  # the driver's class loader accepts no further jars
         return frame.writeStream.foreachBatch(lambda made, n: call(BatchRows(made), n))
     key, jvm = uuid4().hex, spark._jvm
     assert jvm is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from millpond.spark.driver_classes.loading import is_loaded
+from millpond.spark.driver_classes.loading import load_class
 
 NAME = "millpond.PlainCheckpoints"
 
@@ -19,4 +19,4 @@ BY_SPARK = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBas
 
 def checkpoint_manager(spark: SparkSession) -> str:
     """The name of the manager's class; it is Spark's own if the driver's class loader accepts no further jars."""
-    return NAME if is_loaded(spark, NAME) else BY_SPARK
+    return NAME if load_class(spark, NAME) else BY_SPARK

@@ -273,11 +273,11 @@ def launch_conf(master: str, app_name: str, driver_memory: str, extra: Mapping[s
 
 def _cluster_log(local: bool) -> str:
     """The flag with the file to which Spark logs executors that start and end; a local master has none."""
-    return "" if local else f" -D{LOG_PROPERTY}={_folder_of_mine() / 'cluster.log'}"
+    return "" if local else f" -D{LOG_PROPERTY}={_private_folder() / 'cluster.log'}"
 
 
 @cache
-def _folder_of_mine() -> Path:
+def _private_folder() -> Path:
     """A folder that only this user can access, and that is removed when this process ends."""
     folder = tempfile.mkdtemp(prefix="millpond-")
     _socket_folders.append(folder)
@@ -289,7 +289,7 @@ def _sockets() -> dict[str, str]:
     """Settings for sockets in a private folder of this user and process, if its path is not too long."""
     if len(os.fsencode(tempfile.gettempdir() + _SOCKET)) > _LONGEST_SOCKET:
         return {}
-    return {UNIX_SOCKETS + "enabled": "true", UNIX_SOCKETS + "dir": str(_folder_of_mine())}
+    return {UNIX_SOCKETS + "enabled": "true", UNIX_SOCKETS + "dir": str(_private_folder())}
 
 
 def reading_session(spark: SparkSession) -> SparkSession:
@@ -342,9 +342,8 @@ def _build(conf: Mapping[str, str]) -> SparkSession:
             options = settings.get(EXECUTOR_OPTIONS, "") or ""
             settings.set(EXECUTOR_OPTIONS, f"{STACK} {options}".rstrip())
         if _has_handler():
-            # In the main thread, SparkContext installs its own handler for Ctrl-C. Masked signals go to other threads,
-            # and are
-            # still handled by the main thread.
+            # SparkContext installs its own handler for Ctrl-C if it is created in the main thread. In another thread it
+            # leaves the program's handler, which the main thread still runs.
             with ThreadPoolExecutor(1) as other:
                 other.submit(SparkContext.getOrCreate, settings).result()
         spark = SparkSession.builder.config(conf=settings).getOrCreate()
@@ -353,7 +352,7 @@ def _build(conf: Mapping[str, str]) -> SparkSession:
     check_session(spark)
     remember_names(spark)
     if not is_local(spark):
-        watch_executors(spark, _folder_of_mine() / "cluster.log")
+        watch_executors(spark, _private_folder() / "cluster.log")
     return spark
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from millpond.placement.alignment import placement_of
 from millpond.placement.instance_hosts import NO_HOST, instance_hosts
-from millpond.spark.driver_classes.loading import is_loaded
+from millpond.spark.driver_classes.loading import load_class
 from millpond.spark.session.hosts import is_local
 
 COALESCER = "millpond.PreferredHosts"
@@ -27,7 +27,7 @@ class TaskHosts:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark, self._lock = spark, threading.Lock()
-        self._off = is_local(spark) or not is_loaded(spark, COALESCER)
+        self._off = is_local(spark) or not load_class(spark, COALESCER)
         self._driver = None if self._off else _driver_of(spark)
         self._chosen: tuple[str, ...] = ()
 

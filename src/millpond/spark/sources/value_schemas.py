@@ -50,7 +50,7 @@ def registered(options: Mapping[str, str]) -> tuple[dict[int, Registered | None]
     """
     schemas = schemas_of(options.get("connection"))
     schemas.learn_subjects(f"{topic.strip()}-value" for topic in options.get("subscribe", "").split(",") if topic)
-    return schemas.known(), schemas.patient
+    return schemas.known(), schemas.requests_unknown
 
 
 def fetch_missing_schema(streams: Iterable[Stream], error: MillpondError) -> MillpondError | None:

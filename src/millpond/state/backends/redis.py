@@ -262,7 +262,7 @@ class RedisStore(BucketStore, ElasticStore):
 
     def shards(self, buckets: Iterable[int]) -> list[str]:
         """See `BucketStore.shards`: `host:port` of the primaries in the current slot map."""
-        self._nodes.look()
+        self._nodes.refresh_slots()
         found = []
         for bucket in buckets:
             self._place(bucket)

@@ -46,20 +46,20 @@ class RedisFiles(FileStore):
         words.append([b"HSET", _file(name), _SIZE, b"%d" % len(data)])
         words.append([b"PERSIST", _file(name)] if kept else [b"EXPIRE", _file(name), b"%d" % UNNAMED_SECONDS])
         words.append([b"SADD", b"files", name.encode()])
-        self._nodes.sure([self._command(name, one) for one in words])
+        self._nodes.run_or_raise([self._command(name, one) for one in words])
 
     def get_many(self, names: Sequence[str]) -> list[bytes | None]:
-        answers = self._nodes.sure([self._command(name, [b"HGETALL", _file(name)]) for name in names])
+        answers = self._nodes.run_or_raise([self._command(name, [b"HGETALL", _file(name)]) for name in names])
         return [_whole(one) for one in answers]
 
     def take_many(self, names: Sequence[str]) -> list[bytes | None]:
         verbs = (b"PERSIST", b"HGETALL")
-        answers = self._nodes.sure([self._command(name, [verb, _file(name)]) for name in names for verb in verbs])
+        answers = self._nodes.run_or_raise([self._command(name, [v, _file(name)]) for name in names for v in verbs])
         return [_whole(one) for one in answers[1::2]]
 
     def lacking(self, names: Iterable[str]) -> list[str]:
         wanted = list(names)
-        answers = self._nodes.sure([self._command(name, [b"HEXISTS", _file(name), _SIZE]) for name in wanted])
+        answers = self._nodes.run_or_raise([self._command(name, [b"HEXISTS", _file(name), _SIZE]) for name in wanted])
         return [name for name, there in zip(wanted, answers, strict=True) if not there]
 
     def names(self) -> set[str]:
@@ -67,12 +67,12 @@ class RedisFiles(FileStore):
             Command(slot, packed([b"SMEMBERS", place + b"files"]))
             for place, slot in zip(self._places, self._slots, strict=True)
         ]
-        return {name.decode() for answers in self._nodes.sure(wanted) for name in answers}
+        return {name.decode() for answers in self._nodes.run_or_raise(wanted) for name in answers}
 
     def remove_many(self, names: Iterable[str]) -> None:
         wanted = list(names)
-        self._nodes.sure([self._command(name, [b"UNLINK", _file(name)]) for name in wanted])
-        self._nodes.sure([self._command(name, [b"SREM", b"files", name.encode()]) for name in wanted])
+        self._nodes.run_or_raise([self._command(name, [b"UNLINK", _file(name)]) for name in wanted])
+        self._nodes.run_or_raise([self._command(name, [b"SREM", b"files", name.encode()]) for name in wanted])
 
     def close(self) -> None:
         """Closes the connections."""

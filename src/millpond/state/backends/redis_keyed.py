@@ -88,7 +88,7 @@ class RedisKeyed(KeyedRows):
                 commands.append(Command(row.slot, _MERGE.call([row.key], words)))
         merged: list[Merged] = []
         for first in range(0, len(commands), MERGED_AT_ONCE):
-            merged += map(Merged, self._nodes.sure(commands[first : first + MERGED_AT_ONCE]))
+            merged += map(Merged, self._nodes.run_or_raise(commands[first : first + MERGED_AT_ONCE]))
         return merged
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import redis
-from redis import exceptions as refused
+from redis import exceptions as redis_errors
 from redis.backoff import NoBackoff
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
 from redis.retry import Retry
@@ -30,16 +30,16 @@ PATIENCE_SECONDS = 5.0
 """How many seconds a call waits for an answer, and how long it retries while slots or roles change."""
 
 _SENTINEL = "redis+sentinel"
-_TEXTS = {"redis", "rediss", _SENTINEL}
+_SCHEMES = {"redis", "rediss", _SENTINEL}
 _CHANGING = (
-    refused.MovedError, refused.AskError, refused.TryAgainError, refused.ClusterDownError,
-    refused.MasterDownError, refused.ReadOnlyError, refused.BusyLoadingError,
+    redis_errors.MovedError, redis_errors.AskError, redis_errors.TryAgainError, redis_errors.ClusterDownError,
+    redis_errors.MasterDownError, redis_errors.ReadOnlyError, redis_errors.BusyLoadingError,
 )  # fmt: skip
 """Errors that go away when the slot map is read again, or shortly after."""
 
-_CLUSTERS: Mapping[str, type[refused.ResponseError]] = {
-    "MOVED": refused.MovedError, "ASK": refused.AskError, "TRYAGAIN": refused.TryAgainError,
-    "CLUSTERDOWN": refused.ClusterDownError, "MASTERDOWN": refused.MasterDownError,
+_CLUSTER_ERRORS: Mapping[str, type[redis_errors.ResponseError]] = {
+    "MOVED": redis_errors.MovedError, "ASK": redis_errors.AskError, "TRYAGAIN": redis_errors.TryAgainError,
+    "CLUSTERDOWN": redis_errors.ClusterDownError, "MASTERDOWN": redis_errors.MasterDownError,
 }  # fmt: skip
 """Errors that redis-py 5 recognizes only on connections of its cluster client."""
 
@@ -110,11 +110,11 @@ class Nodes:
         self._closed = False
         try:
             self._refresh()
-        except refused.RedisError as error:
+        except redis_errors.RedisError as error:
             self.close()
             raise self.explained(error) from error
 
-    def look(self) -> None:
+    def refresh_slots(self) -> None:
         """Reads the slot map again.
 
         Raises:
@@ -123,7 +123,7 @@ class Nodes:
         self._check_open()
         try:
             self._refresh()
-        except refused.RedisError as error:
+        except redis_errors.RedisError as error:
             raise self.explained(error) from error
 
     def owner(self, slot: int) -> Address:
@@ -144,10 +144,10 @@ class Nodes:
         self._check_open()
         try:
             return self._run(commands)
-        except refused.RedisError as error:
+        except redis_errors.RedisError as error:
             raise self.explained(error) from error
 
-    def sure(self, commands: Sequence[Command]) -> list[Any]:
+    def run_or_raise(self, commands: Sequence[Command]) -> list[Any]:
         """Like `run`, but raises an error if a command failed.
 
         Raises:
@@ -163,7 +163,7 @@ class Nodes:
         """The answer of one node to one command."""
         try:
             return self._answered({address: [packed(words)]})[address][0]
-        except refused.RedisError as error:
+        except redis_errors.RedisError as error:
             raise self.explained(error) from error
 
     def ask_all(self, words: Mapping[Address, Sequence[Sequence[bytes]]]) -> dict[Address, list[Any]]:
@@ -178,7 +178,7 @@ class Nodes:
             StoreError: no node answers.
         """
         self._check_open()
-        failure: Exception = refused.ConnectionError("no node is known")
+        failure: Exception = redis_errors.ConnectionError("no node is known")
         for node in self._known():
             answer = self._answered({node: [packed(words)]})[node][0]
             if not isinstance(answer, Exception):
@@ -210,13 +210,13 @@ class Nodes:
 
     def explained(self, error: Exception) -> StoreError:
         """Translates an error of redis-py into one for the operator of the pond."""
-        if isinstance(error, refused.OutOfMemoryError):
+        if isinstance(error, redis_errors.OutOfMemoryError):
             cure = "Give it more memory (maxmemory), or keep less in it; what waits for it goes on by itself."
             return StoreError(f"The store {self.name} has no memory left: {error}.", cure)
-        if isinstance(error, refused.NoPermissionError | refused.AuthenticationError):
+        if isinstance(error, redis_errors.NoPermissionError | redis_errors.AuthenticationError):
             cure = "docs/guide/stores.md and tables.md list what its user must be allowed."
             return StoreError(f"The store {self.name} refuses this user: {error}.", cure)
-        if isinstance(error, refused.TimeoutError):
+        if isinstance(error, redis_errors.TimeoutError):
             cure = "Is it stopped, or out of reach? What waits for it goes on when it answers."
             return StoreError(f"The store {self.name} did not answer in time: {error}.", cure)
         cure = "What waits for it goes on when it is back; the truth is in the log."
@@ -230,27 +230,29 @@ class Nodes:
         answers: list[Any] = [None] * len(commands)
         asking: dict[int, Address] = {}
         left: Sequence[int] = range(len(commands))
-        deadline, pause, cut = time.monotonic() + PATIENCE_SECONDS, 0.01, False
-        forgetful: set[Address] = set()
+        deadline, pause, connection_lost = time.monotonic() + PATIENCE_SECONDS, 0.01, False
+        without_scripts: set[Address] = set()
         while left:
-            places: dict[Address, list[int]] = defaultdict(list)
+            by_node: dict[Address, list[int]] = defaultdict(list)
             for i in left:
-                places[asking.get(i) or self._owners[commands[i].slot]].append(i)
-            found = self._round(commands, places, asking, forgetful)
-            forgetful.clear()
+                by_node[asking.get(i) or self._owners[commands[i].slot]].append(i)
+            found = self._round(commands, by_node, asking, without_scripts)
+            without_scripts.clear()
             asking, again = {}, []
-            moved: refused.RedisError | None = None
+            moved: redis_errors.RedisError | None = None
             for address, i, answer in found:
-                if isinstance(answer, refused.NoScriptError):
-                    forgetful.add(address)
+                if isinstance(answer, redis_errors.NoScriptError):
+                    without_scripts.add(address)
                 elif isinstance(answer, _CHANGING):
                     moved = answer
-                    if isinstance(answer, refused.AskError):
+                    if isinstance(answer, redis_errors.AskError):
                         asking[i] = (answer.host or address[0], int(answer.port))
-                elif isinstance(answer, refused.TimeoutError) or (cut and isinstance(answer, refused.ConnectionError)):
+                elif isinstance(answer, redis_errors.TimeoutError) or (
+                    connection_lost and isinstance(answer, redis_errors.ConnectionError)
+                ):
                     self._look_past(address)
                     raise answer
-                elif isinstance(answer, refused.ConnectionError):
+                elif isinstance(answer, redis_errors.ConnectionError):
                     # the server may have restarted since, or be the old primary of a fail-over
                     moved = answer
                 else:
@@ -258,7 +260,7 @@ class Nodes:
                     continue
                 again.append(i)
             if moved is not None:
-                cut = cut or isinstance(moved, refused.ConnectionError)
+                connection_lost = connection_lost or isinstance(moved, redis_errors.ConnectionError)
                 if time.monotonic() > deadline:
                     raise moved
                 time.sleep(pause)
@@ -268,14 +270,14 @@ class Nodes:
         return answers
 
     def _round(
-        self, commands: Sequence[Command], places: Mapping[Address, Sequence[int]], asking: Mapping[int, Address],
-        forgetful: Container[Address],
+        self, commands: Sequence[Command], by_node: Mapping[Address, Sequence[int]], asking: Mapping[int, Address],
+        without_scripts: Container[Address],
     ) -> list[tuple[Address, int, Any]]:  # fmt: skip
         """Sends each node its commands; returns (node, command number, answer). Errors are answers."""
         words: dict[Address, list[bytes]] = {}
         first: dict[Address, int] = {}
-        for address, numbers in places.items():
-            sent = [*self._loads] if address in forgetful else []
+        for address, numbers in by_node.items():
+            sent = [*self._loads] if address in without_scripts else []
             words[address], first[address] = sent, len(sent)
             for i in numbers:
                 if i in asking:
@@ -283,11 +285,11 @@ class Nodes:
                 sent.append(commands[i].data)
         found = []
         answered = self._answered(words)
-        for address, numbers in places.items():
+        for address, numbers in by_node.items():
             count(len(numbers), self._local.get(address, False))
         for address, got in answered.items():
             at = iter(got[first[address] :])
-            for i in places[address]:
+            for i in by_node[address]:
                 if i in asking:
                     next(at)
                 found.append((address, i, next(at)))
@@ -295,33 +297,33 @@ class Nodes:
 
     def _answered(self, words: Mapping[Address, Sequence[bytes]]) -> dict[Address, list[Any]]:
         """Sends one pipeline to each node before it reads any answer. An error is the answer to each failed command."""
-        lines: dict[Address, Any] = {}
+        connections: dict[Address, Any] = {}
         answers: dict[Address, list[Any]] = {}
         for address, sent in words.items():
             try:
-                lines[address] = line = self._line(address)
-                line.send_packed_command([b"".join(sent)])
-            except refused.RedisError as error:
-                self._drop(address, lines.pop(address, None))
+                connections[address] = connection = self._connection(address)
+                connection.send_packed_command([b"".join(sent)])
+            except redis_errors.RedisError as error:
+                self._drop(address, connections.pop(address, None))
                 answers[address] = [error] * len(sent)
-        for address, line in lines.items():
+        for address, connection in connections.items():
             got: list[Any] = []
             try:
                 while len(got) < len(words[address]):
-                    got.append(_read(line))
-            except refused.RedisError as error:
-                self._drop(address, line)
+                    got.append(_read(connection))
+            except redis_errors.RedisError as error:
+                self._drop(address, connection)
                 got += [error] * (len(words[address]) - len(got))
             except BaseException:
-                for one in lines.values():
+                for one in connections.values():
                     one.disconnect()
                 raise
             else:
-                self._give_back(address, line)
+                self._give_back(address, connection)
             answers[address] = got
         return answers
 
-    def _line(self, address: Address) -> Any:
+    def _connection(self, address: Address) -> Any:
         with self._lock:
             if os.getpid() != self._pid:
                 # the sockets belong to the parent process, which closes them
@@ -329,40 +331,40 @@ class Nodes:
             idle = self._idle.get(address)
             if idle:
                 return idle.pop()
-        line = self._make(host=address[0], port=address[1], **self._kwargs)
-        line.connect()
-        self._local[address] = stays_on_host(line._sock)
-        return line
+        connection = self._make(host=address[0], port=address[1], **self._kwargs)
+        connection.connect()
+        self._local[address] = stays_on_host(connection._sock)
+        return connection
 
-    def _give_back(self, address: Address, line: Any) -> None:
+    def _give_back(self, address: Address, connection: Any) -> None:
         with self._lock:
             if not self._closed:
-                self._idle.setdefault(address, []).append(line)
+                self._idle.setdefault(address, []).append(connection)
                 return
-        line.disconnect()
+        connection.disconnect()
 
-    def _drop(self, address: Address, line: Any) -> None:
+    def _drop(self, address: Address, connection: Any) -> None:
         """Closes a failed connection, and the idle ones to the same node, which may have failed for the same reason."""
         with self._lock:
             idle = self._idle.pop(address, [])
-        for one in (*idle, *([line] if line is not None else [])):
+        for one in (*idle, *([connection] if connection is not None else [])):
             one.disconnect()
 
     def _look_past(self, silent: Address) -> None:
         """Reads the slot map elsewhere, because a replica may have taken over from a silent node."""
-        with suppress(refused.RedisError):
+        with suppress(redis_errors.RedisError):
             self._refresh(silent)
 
     def _refresh(self, silent: Address | None = None) -> None:
         """Reads the slot map from the first node that answers, except a node that is known to be silent."""
-        failure: refused.RedisError = refused.ConnectionError("no node is known")
+        failure: redis_errors.RedisError = redis_errors.ConnectionError("no node is known")
         for node in self._known():
             if node == silent:
                 continue
             try:
                 self._owners = self._from_sentinel(node) if self._service else self._from_node(node)
                 return
-            except refused.RedisError as error:
+            except redis_errors.RedisError as error:
                 failure = error
         raise failure
 
@@ -371,7 +373,7 @@ class Nodes:
 
     def _from_node(self, node: Address) -> list[Address]:
         answer = self._answered({node: [packed([b"CLUSTER", b"SLOTS"])]})[node][0]
-        if isinstance(answer, refused.ResponseError) and "cluster support disabled" in str(answer):
+        if isinstance(answer, redis_errors.ResponseError) and "cluster support disabled" in str(answer):
             return [node] * SLOTS
         if isinstance(answer, Exception):
             raise answer
@@ -381,29 +383,29 @@ class Nodes:
             self.is_cluster = True
             owners[first : last + 1] = [((primary[0] or b"").decode() or node[0], int(primary[1]))] * (last + 1 - first)
         if None in owners:
-            raise refused.ClusterDownError(f"CLUSTERDOWN hash slot {owners.index(None)} is served by nobody")
+            raise redis_errors.ClusterDownError(f"CLUSTERDOWN hash slot {owners.index(None)} is served by nobody")
         return [owner for owner in owners if owner is not None]
 
     def _from_sentinel(self, node: Address) -> list[Address]:
         kind: Any = redis.Connection
-        line = kind(host=node[0], port=node[1], **_timing())
+        connection = kind(host=node[0], port=node[1], **_timing())
         try:
-            line.connect()
-            line.send_packed_command([packed([b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._service.encode()])])
-            answer = _read(line)
+            connection.connect()
+            connection.send_packed_command([packed([b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._service.encode()])])
+            answer = _read(connection)
         finally:
-            line.disconnect()
+            connection.disconnect()
         if not isinstance(answer, list):
-            raise refused.ConnectionError(f"the Sentinel at {node[0]}:{node[1]} knows no {self._service}")
+            raise redis_errors.ConnectionError(f"the Sentinel at {node[0]}:{node[1]} knows no {self._service}")
         return [(answer[0].decode(), int(answer[1]))] * SLOTS
 
 
-def _read(line: Any) -> Any:
+def _read(connection: Any) -> Any:
     try:
-        return line.read_response(disable_decoding=True)
-    except refused.ResponseError as error:
+        return connection.read_response(disable_decoding=True)
+    except redis_errors.ResponseError as error:
         word, _, rest = str(error).partition(" ")
-        return _CLUSTERS[word](rest) if word in _CLUSTERS else error
+        return _CLUSTER_ERRORS[word](rest) if word in _CLUSTER_ERRORS else error
 
 
 def _timing() -> dict[str, Any]:
@@ -427,7 +429,7 @@ def _parsed(address: str) -> tuple[str, list[Address], str, dict[str, Any]]:
             service, _, database = path.strip("/").partition("/")
             path = f"/{database}"
         seeds = [_host(host, 26379 if service else 6379) for host in hosts.split(",")]
-        if parts.scheme not in _TEXTS or (parts.scheme == _SENTINEL and not service):
+        if parts.scheme not in _SCHEMES or (parts.scheme == _SENTINEL and not service):
             raise ValueError("no such address")
         at = f"{login}@" if login else ""
         plain = urlunsplit(("rediss" if parts.scheme == "rediss" else "redis", f"{at}host", path, parts.query, ""))

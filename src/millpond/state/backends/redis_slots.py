@@ -164,7 +164,7 @@ class ClusterSlots:
         port = self._port_of(target, source) if slots else 0
         for first in range(0, len(slots), SLOTS_AT_ONCE):
             self._carry_some(slots[first : first + SLOTS_AT_ONCE], source, target, port)
-        self._nodes.look()
+        self._nodes.refresh_slots()
 
     def _port_of(self, target: Primary, source: Primary) -> int:
         """The port at which `source` sends keys to `target`: nodes may encrypt what clients do not, and vice versa.

@@ -53,7 +53,7 @@ class Events(NamedTuple):
         return Events(self.slots[first:end], self.times_us[first:end], self.late_class[first:end], columns)
 
 
-def joined(parts: Sequence[Events], types: dict[str, pa.DataType]) -> Events:
+def concatenated(parts: Sequence[Events], types: dict[str, pa.DataType]) -> Events:
     """Concatenates events, with the columns of `types`; a column that a part lacks is NULL."""
     columns = {}
     for name, kind in types.items():

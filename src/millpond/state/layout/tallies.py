@@ -1,4 +1,4 @@
-"""Tallies: the number of a key's events with some values, or with a value in a bin, in a slice and by filters.
+"""Stored form of tallies: how many events of a key and slice had each value, or a value in each bin, by filter.
 
 They are stored like logged events (see `state.layout.event_log`), with one more column, `count`. `time` is the start of
 the slice. A row has the values of one tally: the values themselves, or one bin, which is stored as the first of the

@@ -80,7 +80,7 @@ def test_a_problem_is_new_once() -> None:
 
     def epoch(found: EpochRecord, **missing: list[str]) -> list[str]:
         tally.add(found)
-        return [one.about for one in problems.epoch(Epoch(found, 0.1, 0.1, missing), tally, {"q": Q})]
+        return [one.about for one in problems.add_epoch(Epoch(found, 0.1, 0.1, missing), tally, {"q": Q})]
 
     assert epoch(record(read=10, applied=10, late=0, dead=0, filtered=0)) == []
     assert epoch(record(1, read=10, applied=0, late=10, dead=0, filtered=0)) == ["events of q"]
@@ -92,7 +92,7 @@ def test_a_problem_is_new_once() -> None:
     (one,) = problems.of_inputs()
     assert one.failure and "4 files of stream tx disappeared" in one.text and "/in/c and 1 more" in one.text
     ahead = Epoch(record(7), 0.1, 0.1, ahead={"ev": ["/in/e"]})
-    assert [one.about for one in problems.epoch(ahead, tally, {"q": Q})] == ["dates of ev"]
+    assert [one.about for one in problems.add_epoch(ahead, tally, {"q": Q})] == ["dates of ev"]
     _, two = problems.of_inputs()
     assert not two.failure and "1 file of stream ev is dated more than seven days in the future: /in/e." in two.text
 

@@ -18,7 +18,7 @@ from millpond.followers.view.shard_watch import SlotsWatch
 from millpond.placement.alignment import placement_of
 from millpond.placement.moves import BucketMap
 from millpond.placement.run_lengths import runs_of
-from millpond.placement.shards import spread
+from millpond.placement.shards import assign_buckets
 from millpond.placement.slots import even_owners
 from millpond.reconfigure.placement_changes import resharded, scale
 from millpond.reconfigure.validate import KnownPond
@@ -204,7 +204,7 @@ def test_a_plan_whose_driver_is_killed_is_carried_out_by_the_next_one(killed: st
         run.pond.change(resharded(KnownPond(run.pond.spec, run.pond.manifest), store.on))
 
     run.epoch([next(epochs)])
-    target = spread(store.on, ("a", "b", "c"))
+    target = assign_buckets(store.on, ("a", "b", "c"))
     if killed != "before the plan":
         run.pond.change(scale(KnownPond(run.pond.spec, run.pond.manifest), 3, store.on, target=target))
         run.epoch([next(epochs)])

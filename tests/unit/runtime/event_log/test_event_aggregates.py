@@ -20,7 +20,7 @@ from millpond.runtime.event_log.event_aggregates import ResultRows, input_of_win
 from millpond.runtime.event_log.event_log import among, of_slots
 from millpond.runtime.event_log.event_order import in_order
 from millpond.runtime.event_log.select_events import column_types, filter_name, value_name
-from millpond.state.layout.event_log import OFFSET, PARTITION, Events, joined
+from millpond.state.layout.event_log import OFFSET, PARTITION, Events, concatenated
 
 X = Column("x", "double")
 ANY = call("isnotnull", (X,), "boolean")
@@ -120,7 +120,7 @@ def test_equal_values_and_filters_are_kept_once() -> None:
 
 def test_a_column_that_older_events_lack_is_null() -> None:
     old = Events(np.array([0]), np.array([5]), np.array([0]), {})
-    both = joined([old, events([1], [6], [2.0])], {value_name(X): pa.float64(), filter_name(ANY): pa.bool_()})
+    both = concatenated([old, events([1], [6], [2.0])], {value_name(X): pa.float64(), filter_name(ANY): pa.bool_()})
     assert both.columns[value_name(X)].to_pylist() == [None, 2.0]
     found = ResultRows(np.array([0, 1]), np.array([0, 0]), np.array([9, 9]))
     assert answered(Aggregate("count_distinct", X, None, "bigint"), both, found) == [0, 1]

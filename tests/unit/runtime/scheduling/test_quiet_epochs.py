@@ -30,7 +30,7 @@ def group_of(*windows: tuple[Window, int]) -> GroupPlan:
 def asked(group: GroupPlan, times: list[int]) -> list[bool]:
     """Before each epoch but the first: whether a step waits; the epochs end at `times`."""
     epochs = QuietEpochs()
-    waits = [epochs.waits([group], {"s": Watermark(time)}).step for time in times[:-1]]
+    waits = [epochs.decide_next([group], {"s": Watermark(time)}).step for time in times[:-1]]
     assert all(waited for taken, waited in itertools.pairwise(waits) if not taken), "no step follows another"
     return waits
 
@@ -90,8 +90,8 @@ def test_a_step_does_not_wait_where_time_stands_still_or_is_not_known() -> None:
     group = group_of((Sliding(1, 1), 0))
     assert every_second(asked(group, [5] * 10))
     epochs = QuietEpochs()
-    assert every_second([epochs.waits([group], {"s": Watermark(None)}).step for _ in range(4)])
-    assert not epochs.waits([group], {"other": Watermark(7)}).step
+    assert every_second([epochs.decide_next([group], {"s": Watermark(None)}).step for _ in range(4)])
+    assert not epochs.decide_next([group], {"other": Watermark(7)}).step
 
 
 def test_steps_and_merges_wait_until_an_epoch_has_waited_for_what_it_reads() -> None:
@@ -102,7 +102,7 @@ def test_steps_and_merges_wait_until_an_epoch_has_waited_for_what_it_reads() -> 
         taken = max(ended + 0.1 * dice.uniform(0.7, 1.1), unread + 0.05)
         began = taken + 0.08 * dice.uniform(0.9, 1.1)
         found = is_behind(*(int(at * 1e6) for at in (ended, 0.09, taken, began)))
-        waits = epochs.waits([group], {"s": Watermark(5)}, found, int(began * 1e6))
+        waits = epochs.decide_next([group], {"s": Watermark(5)}, found, int(began * 1e6))
         steps, merges = steps + (not waits.step), merges + (not waits.merges)
         behind += unread < ended
         waited_too_long += not waits.step and unread < ended - 0.1
@@ -117,7 +117,7 @@ def test_steps_and_merges_are_made_where_no_epoch_has_to_wait(epoch_s: float, st
     """The shorter an epoch is, the more does a step make of it; none follows another."""
     epochs, group = QuietEpochs(), group_of((Sliding(10_000, 10_000), 0))
     now = [int(1e9 + 1e6 * epoch_s * i) for i in range(100 * step_in)]
-    waits = [epochs.waits([group], {"s": Watermark(5)}, True, at) for at in now]
+    waits = [epochs.decide_next([group], {"s": Watermark(5)}, True, at) for at in now]
     assert [waited.step for waited in waits].count(False) == 100
     assert [waited.merges for waited in waits].count(False) == len(waits) // merges_in
-    assert not any(epochs.waits([group], {"s": Watermark(5)}, False, now[-1]).merges for _ in range(9))
+    assert not any(epochs.decide_next([group], {"s": Watermark(5)}, False, now[-1]).merges for _ in range(9))

@@ -39,10 +39,10 @@ it = supervisor.Supervisor(
 )
 
 def replace():
-    assert it.ends() is None
+    assert it.restart_or_error() is None
     restart(Restarts(it.restarts, 40713))
 
-with Watchdog(it.hangs, replace, every=0.005).running():
+with Watchdog(it.count_stalled_look, replace, every=0.005).running():
     it.run()
 say("ended")
 """

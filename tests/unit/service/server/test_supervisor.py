@@ -306,7 +306,10 @@ def test_a_leader_that_hangs_is_replaced_a_minute_after_its_stall_was_noticed(tm
     replaced, seen, ends = list[int](), list[object](), list[MillpondError | None]()
 
     def run() -> None:
-        dog = Watchdog(bench.it.hangs, lambda: (ends.append(bench.it.ends()), replaced.append(bench.it.restarts)))
+        dog = Watchdog(
+            bench.it.count_stalled_look,
+            lambda: (ends.append(bench.it.restart_or_error()), replaced.append(bench.it.restarts)),
+        )
         for _ in range(5 * RESTART_SECONDS):
             dog.look()
         seen.append((list(replaced), bench.it.failure))
@@ -349,8 +352,8 @@ class HangsIn(FakePond):
         if name == self.at:
             self.bench.now += round(EPOCH_SECONDS * 1e6) + 1
             for _ in range(RESTART_SECONDS):
-                if self.bench.it.hangs():
-                    self.ends.append(self.bench.it.ends())
+                if self.bench.it.count_stalled_look():
+                    self.ends.append(self.bench.it.restart_or_error())
 
     def open(self) -> None:
         self.step("open")
@@ -412,7 +415,7 @@ def test_a_standby_may_wait_without_end(tmp_path: Path) -> None:
     bench.it._pulse = Pulse(lambda: bench.now)
     with standing_by(bench):
         bench.now += round(100 * EPOCH_SECONDS * 1e6)
-        assert not any(bench.it.hangs() for _ in range(2 * RESTART_SECONDS))
+        assert not any(bench.it.count_stalled_look() for _ in range(2 * RESTART_SECONDS))
 
 
 def test_a_pond_without_queries_leads_and_runs_once_it_is_woken(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Begins to send the metrics of a service to a collector of OpenTelemetry, if the environment names one.
+"""Exports the metrics of a service to a collector of OpenTelemetry, if the environment names one.
 
 The variables are those of OpenTelemetry's SDK
 (https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/). Without a collector, nothing of
