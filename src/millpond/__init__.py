@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from millpond.control.pond.pond import Pond
     from millpond.control.wiring.latest_rows import LatestRows
     from millpond.service.api.client import Client
-    from millpond.spark.analysis.windows import count_window, cumulate_window, window
     from millpond.spark.frontend.match_recognize import match_recognize
+    from millpond.spark.frontend.window_functions import count_window, cumulate_window, window
     from millpond.spark.session.session import spark_session
 
 __all__ = [
@@ -31,11 +31,11 @@ _HOMES = {
     "Client": "millpond.service.api.client",
     "LatestRows": "millpond.control.wiring.latest_rows",
     "Pond": "millpond.control.pond.pond",
-    "count_window": "millpond.spark.analysis.windows",
-    "cumulate_window": "millpond.spark.analysis.windows",
+    "count_window": "millpond.spark.frontend.window_functions",
+    "cumulate_window": "millpond.spark.frontend.window_functions",
     "match_recognize": "millpond.spark.frontend.match_recognize",
     "spark_session": "millpond.spark.session.session",
-    "window": "millpond.spark.analysis.windows",
+    "window": "millpond.spark.frontend.window_functions",
 }
 
 

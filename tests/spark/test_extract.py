@@ -23,11 +23,12 @@ from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Session, Sliding
 from millpond.spark.analysis.properties import Mode
-from millpond.spark.analysis.windows import tumbling_twin, window
+from millpond.spark.analysis.windows import tumbling_twin
 from millpond.spark.catalyst.private_names import JavaObject, analysed, children, items
 from millpond.spark.frontend import frontend
 from millpond.spark.frontend.frontend import FrontEnd
 from millpond.spark.frontend.gate import judge, parse
+from millpond.spark.frontend.window_functions import window
 from millpond.spark.reading.read_frame import EventTime
 from millpond.spark.session.session import reading_session
 

@@ -3,8 +3,8 @@
 Spark's analyser turns `window(ts, size, slide)` into size/slide projections; 7 days by 1 second exhausts a driver of
 2 GB. So for a text, the literals are read from the parse tree, and the window is replaced by a tumbling one that keeps
 all positions in the text; size, slide and offset are stored separately. In a text with several different windows, the
-analyser plans short ones as they are. A DataFrame is analysed while it is built. So
-`window` in this module creates the tumbling window and hides the other values in it.
+analyser plans short ones as they are. A DataFrame is analysed while it is built: `frontend.window_functions` hides the
+window in it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ from typing import NamedTuple
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, SparkSession
-from pyspark.sql import functions as F
 
-from millpond.errors import QueryTypeError, SetupError, UnsupportedQuery
+from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.types import WINDOW
 from millpond.model.windows import Counted, Cumulating, Session, Sliding, Written
 from millpond.spark.analysis.grouping.row_patterns import PatternNote, is_pattern, pattern_note
@@ -142,69 +140,6 @@ def _check_several(found: Mapping[Written, TextSpan | None]) -> None:
             )
 
 
-def window(time: Column | str, size: str, slide: str | None = None, start: str | None = None) -> Column:
-    """Spark's `functions.window` for the DataFrame of a pond's query, for any number of windows per event.
-
-    Spark's function plans size / slide rows for each event while a DataFrame is built, so a long window that slides
-    often exhausts the driver. This function does not. A DataFrame with it raises if Spark itself runs it.
-
-    Raises:
-        QueryTypeError: a duration is not an interval, counts months, or makes no valid window.
-        SetupError: there is no active session.
-    """
-    catalyst = _active()
-    size_us = _interval(catalyst, size, repr(size))
-    slide_us = size_us if slide is None else _interval(catalyst, slide, repr(slide))
-    offset_us = 0 if start is None else _interval(catalyst, start, repr(start))
-    made = Sliding(size_us, slide_us, offset_us % max(slide_us, 1))
-    _check_sane(made)
-    what = f"window(size {made.size_us}, slide {made.slide_us}, offset {made.offset_us}) in microseconds"
-    return _noted(time, what, f"{size_us} microseconds")
-
-
-def count_window(time: Column | str, size: int, every: int | None = None) -> Column:
-    """A window of the last `size` events of a key in the order of `time`, for the DataFrame of a pond's query.
-
-    A row is emitted with every `every`-th event of the key; the default is `size`. An example is
-    `frame.groupBy("card", count_window("ts", 10, 1)).agg(…)`. SQL has a function of the same name. A DataFrame with
-    this window raises if Spark itself runs it.
-
-    Raises:
-        QueryTypeError: the numbers make no valid window.
-    """
-    made = Counted(size, size if every is None else every)
-    _check_counts(made)
-    return _noted(time, f"count_window(size {made.size}, every {made.every})")
-
-
-def cumulate_window(time: Column | str, size: str, step: str) -> Column:
-    """Windows that grow by `step` up to `size`, as Flink's CUMULATE, for the DataFrame of a pond's query.
-
-    SQL has a function of the same name. A DataFrame with this window raises if Spark itself runs it.
-
-    Raises:
-        QueryTypeError: a duration is not an interval, counts months, or the size is no multiple of the step.
-        SetupError: there is no active session.
-    """
-    catalyst = _active()
-    made = Cumulating(_interval(catalyst, size, repr(size)), _interval(catalyst, step, repr(step)))
-    _check_steps(made)
-    return _noted(time, f"cumulate_window(size {made.size_us}, step {made.step_us}) in microseconds")
-
-
-def _active() -> Catalyst:
-    spark = SparkSession.getActiveSession()
-    if spark is None:
-        raise SetupError("There is no active Spark session.", "Start one, or call spark_session().")
-    return Catalyst(spark)
-
-
-def _noted(time: Column | str, what: str, length: str = "1 day") -> Column:
-    """A window of Spark whose time carries a note of the window that is meant, and raises if Spark runs it."""
-    note = F.raise_error(F.lit(f"only a pond answers {what}"))
-    return F.window(F.when(note.isNull(), time if isinstance(time, Column) else F.col(time)), length)
-
-
 def _cumulated(catalyst: Catalyst, call: JavaObject) -> tuple[Cumulating, TextSpan | None]:
     """The window of `cumulate_window(time, size, step)` and the position of its time in the text."""
     given = items(call.arguments())
@@ -214,13 +149,17 @@ def _cumulated(catalyst: Catalyst, call: JavaObject) -> tuple[Cumulating, TextSp
             "Write cumulate_window(ts, '1 day', '1 hour').",
         )
     window = Cumulating(*(_microseconds(catalyst, duration) for duration in given[1:]))
-    _check_steps(window)
+    check_steps(window)
     return window, span_of(given[0])
 
 
-def _check_steps(window: Cumulating) -> None:
-    """Refuse windows with unreasonable bounds."""
-    _check_sane(Sliding(window.size_us, window.step_us))
+def check_steps(window: Cumulating) -> None:
+    """Refuse windows with unreasonable bounds.
+
+    Raises:
+        QueryTypeError: the size or the number of windows per event is too large.
+    """
+    check_overlap(Sliding(window.size_us, window.step_us))
 
 
 def _counted(call: JavaObject) -> tuple[Counted, TextSpan | None]:
@@ -232,12 +171,16 @@ def _counted(call: JavaObject) -> tuple[Counted, TextSpan | None]:
             f"The window at {span} is no time with one or two numbers of events.", "Write count_window(ts, 10, 5)."
         )
     window = Counted(int(str(numbers[0])), int(str(numbers[-1])))
-    _check_counts(window)
+    check_counts(window)
     return window, span_of(given[0])
 
 
-def _check_counts(window: Counted) -> None:
-    """Refuse a window of more than `MAX_EVENTS` events, all of which would be held in memory many times over."""
+def check_counts(window: Counted) -> None:
+    """Refuse a window of more than `MAX_EVENTS` events, all of which would be held in memory many times over.
+
+    Raises:
+        QueryTypeError: it has more events.
+    """
     if window.size > MAX_EVENTS:
         raise QueryTypeError(
             f"A window of {window.size:,} events is too large; {MAX_EVENTS:,} are allowed.", "Use a smaller one."
@@ -245,7 +188,7 @@ def _check_counts(window: Counted) -> None:
 
 
 def is_noted(expression: JavaObject) -> bool:
-    """Whether an expression contains the time of a window made by this module's functions."""
+    """Whether an expression contains the time of a window made by `frontend.window_functions`."""
     text = str(expression.toString())
     return _note(text) is not None or is_pattern(text)
 
@@ -373,12 +316,16 @@ def _sliding(catalyst: Catalyst, arguments: dict[str, JavaObject], span: TextSpa
         shift = span_of(arguments["starttime"])
         raise QueryTypeError(f"The window offset at {shift} is not within one slide.", "Use offset modulo slide.")
     window = Sliding(size, slide, offset % slide)
-    _check_sane(window)
+    check_overlap(window)
     return window
 
 
-def _check_sane(window: Sliding) -> None:
-    """Refuse a window with unreasonable bounds before an event is read."""
+def check_overlap(window: Sliding) -> None:
+    """Refuse a window with unreasonable bounds before an event is read.
+
+    Raises:
+        QueryTypeError: it is too long, or each event would be in too many windows.
+    """
     check_length(window.size_us)
     if window.size_us > MAX_OVERLAP * window.slide_us:
         raise QueryTypeError(
@@ -404,7 +351,7 @@ def check_length(us: int) -> None:
 def _microseconds(catalyst: Catalyst, argument: JavaObject) -> int:
     span = span_of(argument)
     if kind_of(argument) == "Literal" and type_of(argument) == "string":
-        return _interval(catalyst, str(argument.value().toString()), f"at {span}")
+        return duration_us(catalyst, str(argument.value().toString()), f"at {span}")
     if kind_of(argument) != "Literal":
         raise QueryTypeError(
             f"The duration at {span} is no literal.", "Write it as '10 minutes' or INTERVAL 10 MINUTES."
@@ -420,8 +367,12 @@ def _microseconds(catalyst: Catalyst, argument: JavaObject) -> int:
     return _without_months(months, micros, f"at {span}")
 
 
-def _interval(catalyst: Catalyst, text: str, what: str) -> int:
-    """The microseconds of an interval in Spark's syntax; `what` names the interval in errors."""
+def duration_us(catalyst: Catalyst, text: str, what: str) -> int:
+    """The microseconds of an interval in Spark's syntax; `what` names the interval in errors.
+
+    Raises:
+        QueryTypeError: the text is no interval, or it counts months.
+    """
     try:
         months, micros = catalyst.interval_us(text)
     except (Py4JJavaError, PySparkException) as error:
