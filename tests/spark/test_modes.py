@@ -125,10 +125,12 @@ def test_without_a_window_the_rows_of_all_events_so_far_are_updates(spark: Spark
         pond.load(f"{table} TBLPROPERTIES ('max_ahead' = 'none');")
         with pytest.raises(UnsupportedQuery, match="does not group by a window, so its answer would never be final"):
             pond.add("by_customer", RUNNING)
-        with pytest.raises(UnsupportedQuery, match="would never be final"):
+        with pytest.raises(UnsupportedQuery, match=r"would never be final.*or by ts itself.*: 'emit' = 'update'"):
             pond.add("by_customer", RUNNING, emit="final", correct_for="1 hour")
+        with pytest.raises(UnsupportedQuery, match=r"would never be final.*emit='update' in Pond\.add"):
+            pond.add("everything", events.withWatermark("ts", "10 seconds").groupBy("customer").count())
         pond.add("by_customer", RUNNING, emit="update", serve=True)
-        with pytest.raises(UnsupportedQuery, match="its stream has no watermark"):
+        with pytest.raises(UnsupportedQuery, match=r"its stream has no watermark.*emit='update' in Pond\.add"):
             pond.add("everything", events.groupBy().count())
         pond.add("everything", events.withWatermark("ts", "1 second").groupBy().count(), emit="update")
         pond.run(once=True, drain=True)

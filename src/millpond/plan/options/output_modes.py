@@ -42,7 +42,7 @@ def with_mode(query: AnyQuery, emit: str, correct_us: int | None) -> AnyQuery:
             "Leave 'correct.for' out; a longer watermark delay takes later events.",
         )
     if emit == FINAL and isinstance(query, Query) and query.window == RUNNING:
-        raise never_final(query.event_time)
+        raise _never_final(query)
     if isinstance(query, Query) and isinstance(query.window, Distinct) and query.window.keeps is not msgspec.UNSET:
         return _of_one_event(query, query.window.keeps, emit, correct_us)
     if emit == FINAL and correct_us is None:
@@ -78,15 +78,16 @@ def _of_one_event(query: Query, keeps: str, emit: str, correct_us: int | None) -
     if emit == UPDATE:
         _check(query, "emits updates")
         return msgspec.structs.replace(query, emit=UPDATE, delay_us=NEVER_LATE_US)
+    updates = updates_cure(by_text=bool(query.text))
     if keeps == "ranked":
         raise UnsupportedQuery(
             f"{query.name} ranks all events so far, and a later event may change the ranks.",
-            "Emit updates ('emit' = 'update'), or rank the rows of a window.",
+            f"Emit updates ({updates}), or rank the rows of a window.",
         )
     if keeps == "latest":
         raise UnsupportedQuery(
             f"{query.name} keeps the latest event of each key, which a later one may always replace.",
-            "Emit updates ('emit' = 'update'), or keep the earliest event: ORDER BY the event time, ascending.",
+            f"Emit updates ({updates}), or keep the earliest event: ORDER BY the event time, ascending.",
         )
     if correct_us is not None:
         raise UnsupportedQuery(f"{query.name} corrects its rows, but has no window.", "Leave 'correct.for' out.")
@@ -151,12 +152,18 @@ def only_distinct(query: Query) -> bool:
     return isinstance(query.window, Sliced) and bool(distinct) and all(distinct)
 
 
-def never_final(event_time: str) -> UnsupportedQuery:
+def updates_cure(*, by_text: bool) -> str:
+    """How to request updates, in the language of the query: SQL, or the DataFrame API."""
+    return "'emit' = 'update'" if by_text else "emit='update' in Pond.add"
+
+
+def _never_final(query: Query) -> UnsupportedQuery:
     """The error for a query that has no window and does not request updates."""
+    time, updates = query.event_time, updates_cure(by_text=bool(query.text))
     return UnsupportedQuery(
         "The query does not group by a window, so its answer would never be final.",
-        f"Group by window({event_time}, '1 minute') or session_window({event_time}, '1 minute') as well (a time alone "
-        "is no window), or emit updates: 'emit' = 'update'.",
+        f"Group by window({time}, '1 minute'), by session_window({time}, '1 minute') or by {time} itself as well, or "
+        f"emit updates: {updates}.",
     )
 
 

@@ -6,6 +6,7 @@ import re
 
 from millpond.errors import UnsupportedQuery
 from millpond.model.stream import Stream
+from millpond.plan.options.output_modes import updates_cure
 from millpond.spark.catalyst.text_span import COMMENT
 
 FUNCTION_LIST = "docs/sql-functions.md lists the functions that queries may call."
@@ -156,7 +157,7 @@ def without_time(stream: Stream, *, by_text: bool) -> UnsupportedQuery:
         cure = "Add .withWatermark('ts', '10 seconds') before groupBy, where ts is the event time"
     return UnsupportedQuery(
         "The query does not group by a window, and its stream has no watermark, which would name its event time.",
-        f"{cure}; then group by a window. Or emit updates ('emit' = 'update'), which need no watermark.",
+        f"{cure}; then group by a window. Or emit updates ({updates_cure(by_text=by_text)}), which need no watermark.",
     )
 
 
