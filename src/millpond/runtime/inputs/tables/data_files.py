@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millpond.clock import moment_us
-from millpond.errors import GoneError, LateSchemaError
-from millpond.runtime.inputs.tables.table_log import DataFile
+from millpond.errors import GoneError, LateSchemaError, one_of
 
 _ROWS = 1 << 16
 
@@ -26,41 +26,68 @@ _PLAIN = {
 """By the number of an Arrow type, the type that Spark has for the same values."""
 
 
-def read_file(file: DataFile, schema: pa.Schema, source: Any, missing: str) -> Iterator[pa.RecordBatch]:
-    """The rows of a file in the types of `schema`; a column that the file lacks is NULL. Ignores the case of names.
+class DataFile(NamedTuple):
+    """A data file of a table: its address and its size in bytes.
 
-    `source` is the path of the file or the open file. `missing` is the cure if it does not exist.
-
-    Raises:
-        GoneError: the file does not exist. LateSchemaError: a column has another type than the schema.
+    `constants` are the values of columns that the file itself lacks, by name. `ids` are the numbers by which the file
+    names its columns, if the table has them; otherwise columns are found by name.
     """
-    try:
-        opened = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
-    except FileNotFoundError as error:
-        raise missing_file(file, missing) from error
-    with opened:
-        stored = _stored_names(file, opened.schema_arrow)
-        leaves = [opened.schema.column(number) for number in range(len(opened.schema))]
-        int96 = [leaf.path for leaf in leaves if leaf.physical_type == "INT96"]
-        constants = {name.lower(): value for name, value in file.constants.items()}
-        needed = [stored[name.lower()] for name in schema.names if name.lower() in stored]
-        for batch in opened.iter_batches(_ROWS, columns=needed):
-            columns = []
-            for field in schema:
-                name = field.name.lower()
-                if name in stored:
-                    instants = any(f"{path}.".startswith(f"{stored[name]}.") for path in int96)
-                    columns.append(_converted(file, field, batch.column(stored[name]), instants))
-                elif name in constants:
-                    columns.append(_repeated(file, field, constants[name], batch.num_rows))
-                else:
-                    columns.append(pa.nulls(batch.num_rows, field.type))
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    path: str
+    size: int
+    constants: dict[str, Any]
+    ids: dict[str, int] | None = None
 
 
-def missing_file(file: DataFile, cure: str) -> GoneError:
-    """The error for a file that no longer exists."""
-    return GoneError(f"The data file {file.path} no longer exists.", cure)
+class FileReader(msgspec.Struct, frozen=True):
+    """Reads files of a table in a task, which does not open the table.
+
+    `table` is its name in messages, `open` opens the address of a file (None: it is a local path), and `missing_cure`
+    is the cure if a file does not exist.
+    """
+
+    table: str
+    missing_cure: str
+    open: Callable[[str], Any] | None = None
+
+    def read(self, file: DataFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The rows of a file in the types of `schema`; a column that the file lacks is NULL. Ignores the case of names.
+
+        Raises:
+            GoneError: the file does not exist. LateSchemaError: the table does not have a column, or it has another
+                type than the schema.
+        """
+        if file.ids is not None:
+            for name in schema.names:
+                if name.lower() not in file.ids:
+                    raise LateSchemaError(f"{name} is not a column of {self.table}.", one_of(name, [*file.ids]))
+        try:
+            source = file.path if self.open is None else self.open(file.path)
+            opened = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+        except FileNotFoundError as error:
+            raise GoneError(f"The data file {file.path} no longer exists.", self.missing_cure) from error
+        with opened:
+            yield from _batches(file, schema, opened)
+
+
+def _batches(file: DataFile, schema: pa.Schema, opened: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
+    stored = _stored_names(file, opened.schema_arrow)
+    leaves = [opened.schema.column(number) for number in range(len(opened.schema))]
+    int96 = [leaf.path for leaf in leaves if leaf.physical_type == "INT96"]
+    constants = {name.lower(): value for name, value in file.constants.items()}
+    needed = [stored[name.lower()] for name in schema.names if name.lower() in stored]
+    for batch in opened.iter_batches(_ROWS, columns=needed):
+        columns = []
+        for field in schema:
+            name = field.name.lower()
+            if name in stored:
+                instants = any(f"{path}.".startswith(f"{stored[name]}.") for path in int96)
+                columns.append(_converted(file, field, batch.column(stored[name]), instants))
+            elif name in constants:
+                columns.append(_repeated(file, field, constants[name], batch.num_rows))
+            else:
+                columns.append(pa.nulls(batch.num_rows, field.type))
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _stored_names(file: DataFile, stored: pa.Schema) -> dict[str, str]:

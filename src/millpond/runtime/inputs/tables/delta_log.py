@@ -8,7 +8,7 @@ say whether a change adds rows or rewrites them. Follows the protocol of Delta L
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,8 @@ from deltalake.exceptions import DeltaError
 
 from millpond.errors import GoneError, InputError, QueryTypeError, SourceError
 from millpond.local_path import local_path
-from millpond.runtime.inputs.tables.data_files import read_file
-from millpond.runtime.inputs.tables.table_log import DataFile, Position, TableLog
+from millpond.runtime.inputs.tables.data_files import DataFile, FileReader
+from millpond.runtime.inputs.tables.table_log import Position, TableLog
 
 _FEATURES = {"timestampNtz", "deletionVectors", "columnMapping", "v2Checkpoint", "vacuumProtocolCheck"}
 """Features of a table that a reader can ignore; deletion vectors and mapped columns are refused where they are used."""
@@ -30,6 +30,8 @@ _APPEND_CURE = (
     "A stream reads only rows that are appended. Set skipChangeCommits 'true' in its OPTIONS to leave out such "
     "commits, or begin a new pond, which reads the table as it is now."
 )
+
+_MISSING_CURE = "VACUUM has deleted it before the stream had read it: begin a new pond, and keep files for longer."
 
 
 class DeltaLog(TableLog):
@@ -67,11 +69,8 @@ class DeltaLog(TableLog):
             self._newest, self._stamp = found, self._stamp_of(found)
         return found
 
-    def read(self, file: DataFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        return read_file(
-            file, schema, file.path, "VACUUM has deleted it before the stream had read it: begin a new pond, and keep "
-            "files for longer.",
-        )  # fmt: skip
+    def reader(self) -> FileReader:
+        return FileReader(self.name, _MISSING_CURE)
 
     def _version(self, text: str) -> Position:
         if not text.isdecimal() or int(text) > self.newest() + 1:

@@ -7,29 +7,28 @@ catalog is a folder in which Spark's Hadoop catalog numbers the metadata files. 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
-import pyarrow as pa
-from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
-from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.io import PY_IO_IMPL, FileIO, load_file_io
+from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.manifest import FileFormat, ManifestContent, ManifestEntry, ManifestEntryStatus
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
+from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import DateType, TimestampType, TimestamptzType
+from pyiceberg.types import DateType, IcebergType, TimestampType, TimestamptzType
 
-from millpond.errors import GoneError, InputError, LateSchemaError, MillpondError, QueryTypeError, SourceError, one_of
+from millpond.errors import GoneError, InputError, MillpondError, QueryTypeError, SourceError
 from millpond.local_path import local_path
-from millpond.runtime.inputs.tables.data_files import missing_file, read_file
-from millpond.runtime.inputs.tables.table_log import DataFile, Position, TableLog
+from millpond.runtime.inputs.tables.data_files import DataFile, FileReader
+from millpond.runtime.inputs.tables.table_log import Position, TableLog
 
 _END = 1 << 31
 """The number of a file after all files of any snapshot: the snapshot that will follow is not known yet."""
@@ -50,6 +49,16 @@ _DELETES_CURE = (
 _MISSING_CURE = (
     "Its snapshot was expired before the stream had read it: begin a new pond, and keep snapshots for longer."
 )
+
+
+T = TypeVar("T")
+
+
+class _Lineage(NamedTuple):
+    """The snapshots that lead to one, oldest first, and the position of each by its id."""
+
+    snapshots: list[Snapshot]
+    positions: dict[int, int]
 
 
 class IcebergLog(TableLog):
@@ -75,31 +84,33 @@ class IcebergLog(TableLog):
         self._catalog, self._table, self._skips = catalog or "", table or "", skips_changes
         self.name = str(self._folder or f"{catalog}.{table}")
         self._read_metadata = lru_cache(1)(self._read_metadata_file)
-        self._metadata, self._io = self._current()
-        self.id = str(self._metadata.table_uuid)
+        self._lineage = lru_cache(2)(self._lineage_of)
         self._added_files, self._all_files = lru_cache(64)(self._append), lru_cache(1)(self._snapshot_files)
+        self._set_metadata(*self._current())
+        self.id = str(self._metadata.table_uuid)
 
     def newest(self) -> int:
         metadata, io = self._current()
         self.check_id(str(metadata.table_uuid))
-        self._metadata, self._io = metadata, io
+        self._set_metadata(metadata, io)
         return _NONE if metadata.current_snapshot_id is None else metadata.current_snapshot_id
 
-    def read(self, file: DataFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        names = list(file.ids or ())
-        for name in schema.names:
-            if name.lower() not in names:
-                raise LateSchemaError(f"{name} is not a column of {self.name}.", one_of(name, names))
-        try:
-            source = self._io.new_input(file.path).open()
-        except FileNotFoundError as error:
-            raise missing_file(file, _MISSING_CURE) from error
-        return read_file(file, schema, source, _MISSING_CURE)
+    def reader(self) -> FileReader:
+        return FileReader(self.name, _MISSING_CURE, partial(_open_file, self._io))
+
+    def first(self, options: Mapping[str, str]) -> Position:
+        position = super().first(options)
+        if position == Position(_NONE, _END) and self._metadata.format_version == 1:
+            raise QueryTypeError(
+                f"{self.name} is empty, and snapshots of format version 1 do not show whether it was the first that "
+                "was appended.",
+                "Set the table property format-version to 2, or leave out startingVersion.",
+            )
+        return position
 
     def _version(self, text: str) -> Position:
         newest = self.newest()
-        known = [snapshot.snapshot_id for snapshot in self._lineage(newest)]
-        if not text.isdecimal() or int(text) not in known:
+        if not text.isdecimal() or int(text) not in self._lineage(newest).positions:
             raise QueryTypeError(
                 f"'startingVersion' is {text!r}, which is no snapshot of {self.name}.",
                 f"Write the id of one (the newest is {newest}), or 'latest'.",
@@ -107,7 +118,7 @@ class IcebergLog(TableLog):
         return Position(int(text))
 
     def _version_at(self, millis: float) -> Position | None:
-        found = (one.snapshot_id for one in self._lineage(self.newest()) if one.timestamp_ms >= millis)
+        found = (one.snapshot_id for one in self._lineage(self.newest()).snapshots if one.timestamp_ms >= millis)
         version = next(found, None)
         return None if version is None else Position(version)
 
@@ -117,19 +128,21 @@ class IcebergLog(TableLog):
         if at.version == newest:
             return None
         lineage = self._lineage(newest)
-        ids = [snapshot.snapshot_id for snapshot in lineage]
-        if at.version in ids:
-            return Position(ids[ids.index(at.version) + 1])
-        if self._metadata.snapshot_by_id(at.version) is not None:
+        if at.version in lineage.positions:
+            return Position(lineage.snapshots[lineage.positions[at.version] + 1].snapshot_id)
+        if at.version in self._snapshots:
             raise InputError(
                 f"{self.name} was set back to a snapshot before {at.version}, which the stream has read.",
                 "Begin a new pond, which reads the table as it is now.",
             )
-        oldest = lineage[0]
-        follows = at.version == _NONE and (oldest.sequence_number or 0) <= 1  # which it keeps if its parent is expired
-        if not follows and oldest.parent_snapshot_id != at.version:
+        if not lineage.snapshots:
+            raise self._gone(at.version if newest == _NONE else newest)
+        oldest = lineage.snapshots[0]
+        # A snapshot keeps its sequence number if pyiceberg expires its parent, but not the parent's id.
+        is_first = oldest.sequence_number == 1 or (not oldest.sequence_number and oldest.parent_snapshot_id is None)
+        if oldest.parent_snapshot_id != at.version and not (at.version == _NONE and is_first):
             raise self._gone(at.version)
-        return Position(ids[0])
+        return Position(oldest.snapshot_id)
 
     def _finished(self, at: Position) -> Position:
         return Position(at.version, _END)
@@ -143,9 +156,15 @@ class IcebergLog(TableLog):
     def _all(self, version: int) -> list[DataFile]:
         return self._all_files(version)
 
-    def _lineage(self, newest: int) -> list[Snapshot]:
-        """The snapshots that lead to one, oldest first."""
-        return [*ancestors_of(self._metadata.snapshot_by_id(newest), self._metadata)][::-1]
+    def _lineage_of(self, newest: int) -> _Lineage:
+        """The snapshots that lead to one, as long as they exist."""
+        found = list[Snapshot]()
+        version: int | None = newest
+        while version is not None and version in self._snapshots:
+            found.append(self._snapshots[version])
+            version = found[-1].parent_snapshot_id
+        found.reverse()
+        return _Lineage(found, {snapshot.snapshot_id: place for place, snapshot in enumerate(found)})
 
     def _append(self, version: int) -> list[DataFile]:
         """The files with new rows of a snapshot."""
@@ -168,10 +187,10 @@ class IcebergLog(TableLog):
 
     def _entries(self, snapshot: Snapshot, added_by: int | None = None) -> Iterator[ManifestEntry]:
         """The live data files of a snapshot; with `added_by`, at least those that this snapshot added."""
-        for manifest in snapshot.manifests(self._io):
+        for manifest in self._metadata_of(snapshot, partial(snapshot.manifests, self._io)):
             if added_by not in (None, manifest.added_snapshot_id):
                 continue
-            entries = manifest.fetch_manifest_entry(self._io)
+            entries = self._metadata_of(snapshot, partial(manifest.fetch_manifest_entry, self._io))
             if manifest.content == ManifestContent.DATA:
                 yield from entries
             elif entries:
@@ -180,32 +199,52 @@ class IcebergLog(TableLog):
                     _DELETES_CURE,
                 )
 
+    def _metadata_of(self, snapshot: Snapshot, read: Callable[[], list[T]]) -> list[T]:
+        try:
+            return read()
+        except FileNotFoundError as error:
+            raise self._gone(snapshot.snapshot_id) from error
+        except OSError as error:
+            raise SourceError(
+                f"The snapshot {snapshot.snapshot_id} of {self.name} cannot be read: {' '.join(str(error).split())}.",
+                "Check that its files can be reached.",
+            ) from error
+
     def _data_file(self, file: IcebergFile) -> DataFile:
         if file.file_format != FileFormat.PARQUET:
             raise InputError(
                 f"The data file {file.file_path} of {self.name} is {file.file_format.value}, which cannot be read.",
                 "Set the table property write.format.default to parquet, and rewrite the files.",
             )
-        schema, constants = self._metadata.schema(), dict[str, Any]()
+        schema = self._metadata.schema()
+        defaults = {field.name: (field.field_type, field.initial_default) for field in schema.fields}
+        constants = {name: _constant(*default) for name, default in defaults.items() if default[1] is not None}
         for place, field in enumerate(self._metadata.specs()[file.spec_id].fields):
             name = schema.find_column_name(field.source_id)
             if name is not None and isinstance(field.transform, IdentityTransform):
-                constants[name] = _partition_value(schema.find_type(field.source_id), file.partition[place])
+                constants[name] = _constant(schema.find_type(field.source_id), file.partition[place])
         ids = {field.name.lower(): field.field_id for field in schema.fields}
         return DataFile(file.file_path, file.file_size_in_bytes, constants, ids)
 
     def _snapshot(self, version: int) -> Snapshot:
-        found = self._metadata.snapshot_by_id(version)
-        if found is None:
+        if version not in self._snapshots:
             raise self._gone(version)
-        return found
+        return self._snapshots[version]
+
+    def _set_metadata(self, metadata: TableMetadata, io: FileIO) -> None:
+        self._metadata, self._io = metadata, io
+        self._snapshots = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+        self._lineage.cache_clear()
 
     def _current(self) -> tuple[TableMetadata, FileIO]:
         try:
             if self._folder is not None:
-                return self._read_metadata(self._newest_file(self._folder)), PyArrowFileIO()
-            table = load_catalog(self._catalog).load_table(self._table)
-            return table.metadata, table.io
+                return self._read_metadata(self._newest_file(self._folder)), LocalFiles()
+            catalog = load_catalog(self._catalog)
+            files = partial(_operators_files, catalog)
+            setattr(catalog, "_load_file_io", files)  # noqa: B010  # mypy refuses to replace a method
+            table = catalog.load_table(self._table)
+            return table.metadata, files(table.config, table.metadata_location)
         except MillpondError:
             raise
         except NoSuchTableError as error:
@@ -231,7 +270,7 @@ class IcebergLog(TableLog):
         return numbered[max(numbered)]
 
     def _read_metadata_file(self, file: Path) -> TableMetadata:
-        return FromInputFile.table_metadata(PyArrowFileIO().new_input(str(file)))
+        return FromInputFile.table_metadata(LocalFiles().new_input(str(file)))
 
     def _gone(self, version: int) -> GoneError:
         return GoneError(
@@ -241,10 +280,32 @@ class IcebergLog(TableLog):
         )
 
 
-def _partition_value(kind: Any, value: Any) -> Any:
-    """The value of an identity partition; manifests have dates and times as numbers since 1970."""
-    if value is None or not isinstance(kind, (DateType, TimestampType, TimestamptzType)):
+def _constant(kind: IcebergType, value: Any) -> Any:
+    """The value of a partition or a default; metadata has dates and times as numbers since 1970."""
+    if not isinstance(value, int) or not isinstance(kind, (DateType, TimestampType, TimestamptzType)):
         return value
     if isinstance(kind, DateType):
-        return value if isinstance(value, date) else date(1970, 1, 1) + timedelta(value)
-    return str(IdentityTransform().to_human_string(kind, value))
+        return date(1970, 1, 1) + timedelta(value)
+    transform: IdentityTransform[Any] = IdentityTransform()
+    return transform.to_human_string(kind, value)
+
+
+class LocalFiles(PyArrowFileIO):
+    """The files of a table without a catalog. Its metadata cannot name files of other machines."""
+
+    def new_input(self, location: str) -> PyArrowFile:
+        return super().new_input(str(local_path(location, "A file of the Iceberg table")))
+
+
+def _operators_files(catalog: Catalog, config: Mapping[str, str] = {}, location: str | None = None) -> FileIO:
+    """The files of a catalog's table, as the operator and the catalog configure them.
+
+    The properties of the table are left out, because everyone who may write to it can set them. They could name a class
+    to import, or send the operator's credentials to another server.
+    """
+    safe = {name: config[name] for name in config if name != PY_IO_IMPL}
+    return load_file_io({**catalog.properties, **safe}, location)
+
+
+def _open_file(files: FileIO, location: str) -> Any:
+    return files.new_input(location).open()

@@ -8,12 +8,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Any, NamedTuple
-
-import pyarrow as pa
+from typing import NamedTuple
 
 from millpond.clock import moment_us
 from millpond.errors import GoneError, InputError, QueryTypeError
+from millpond.runtime.inputs.tables.data_files import DataFile, FileReader
 
 MOST_FILES = 1000
 """The default of `maxFilesPerTrigger`, as in Delta's own source."""
@@ -32,19 +31,6 @@ class Position(NamedTuple):
 
 
 WHOLE_TABLE = Position(-1, 0, snapshot=True)
-
-
-class DataFile(NamedTuple):
-    """A data file of a table: its address and its size in bytes.
-
-    `constants` are the values of columns that the file itself lacks, by name. `ids` are the numbers by which the file
-    names its columns, if the table has them; otherwise columns are found by name.
-    """
-
-    path: str
-    size: int
-    constants: dict[str, Any]
-    ids: dict[str, int] | None = None
 
 
 class Limit(NamedTuple):
@@ -75,12 +61,8 @@ class TableLog(ABC):
         """
 
     @abstractmethod
-    def read(self, file: DataFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows of a file in the types of `schema`.
-
-        Raises:
-            GoneError: the file does not exist. LateSchemaError: a column has another type than the schema.
-        """
+    def reader(self) -> FileReader:
+        """What tasks need in order to read the files."""
 
     @abstractmethod
     def _added(self, version: int) -> list[DataFile]:
@@ -96,14 +78,14 @@ class TableLog(ABC):
 
     @abstractmethod
     def _before(self, end: Position) -> int:
-        """The version whose files are read last if an epoch ends at the position `end` of a version's beginning."""
+        """The version of which `end` is the position after its last file."""
 
     @abstractmethod
     def _started(self, at: Position, newest: int) -> Position | None:
-        """The same position, named by the version to read next; None: `newest` does not reach that far.
+        """The position from which to go on reading; None: all files up to the version `newest` have been read.
 
         Raises:
-            GoneError: that version no longer exists.
+            GoneError: the version to read no longer exists. InputError: the table was set back.
         """
 
     @abstractmethod

@@ -17,7 +17,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from millpond.errors import QueryTypeError
-from millpond.runtime.inputs.tables.table_log import MOST_FILES, DataFile, Limit, Position, TableLog
+from millpond.runtime.inputs.tables.data_files import DataFile, FileReader
+from millpond.runtime.inputs.tables.table_log import MOST_FILES, Limit, Position, TableLog
 from millpond.spark.session.worker import worker_task
 
 _TASK_BYTES = 64 << 20
@@ -38,9 +39,9 @@ def skips_changes(options: Mapping[str, str]) -> bool:
 class _Files(InputPartition):
     """The files that one task reads."""
 
-    def __init__(self, files: list[DataFile]) -> None:
+    def __init__(self, files: list[DataFile], reader: FileReader) -> None:
         super().__init__(None)
-        self.files = files
+        self.files, self.reader = files, reader
 
 
 class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -84,12 +85,13 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     parts, size = [*parts, []], 0
                 parts[-1].append(file)
                 size += file.size
-            return [_Files(files) for files in parts]
+            reader = self._table().reader()
+            return [_Files(files, reader) for files in parts]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         with worker_task():
             for file in partition.files:
-                yield from self._table().read(file, self._schema)
+                yield from partition.reader.read(file, self._schema)
 
     def _table(self) -> TableLog:
         """The table, opened at the first use, because Spark sends the reader to tasks too."""

@@ -17,9 +17,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from kit.inputs.examples import seeds
 from millpond.errors import GoneError, InputError, LateSchemaError, QueryTypeError, SourceError
-from millpond.runtime.inputs.tables.data_files import read_file
+from millpond.runtime.inputs.tables.data_files import DataFile, FileReader
 from millpond.runtime.inputs.tables.delta_log import DeltaLog
-from millpond.runtime.inputs.tables.table_log import DataFile, Limit, Position
+from millpond.runtime.inputs.tables.table_log import Limit, Position
 
 SCHEMA = pa.schema([("v", pa.int64()), ("k", pa.string())])
 
@@ -30,7 +30,7 @@ def append(path: Path, *values: int) -> None:
 
 
 def batches_of(file: DataFile, schema: pa.Schema = SCHEMA) -> list[pa.RecordBatch]:
-    return [*read_file(file, schema, file.path, "VACUUM")]
+    return [*FileReader("t", "VACUUM").read(file, schema)]
 
 
 def read(files: list[DataFile]) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import sys
 from datetime import date, datetime, timedelta
 from pathlib import Path
 
@@ -17,12 +18,14 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DateType, LongType, NestedField, StringType
+from pyspark import cloudpickle
 
 from kit.inputs.examples import seeds
-from millpond.errors import GoneError, InputError, LateSchemaError, QueryTypeError, SourceError
+from millpond.errors import GoneError, InputError, LateSchemaError, PlaceError, QueryTypeError, SourceError
 from millpond.runtime.inputs.tables import iceberg_log
+from millpond.runtime.inputs.tables.data_files import DataFile
 from millpond.runtime.inputs.tables.iceberg_log import IcebergLog
-from millpond.runtime.inputs.tables.table_log import WHOLE_TABLE, DataFile, Limit, Position
+from millpond.runtime.inputs.tables.table_log import WHOLE_TABLE, Limit, Position
 
 SCHEMA = pa.schema([("v", pa.int64()), ("k", pa.string())])
 COLUMNS = Schema(NestedField(1, "v", LongType()), NestedField(2, "k", StringType()))
@@ -64,7 +67,7 @@ def compact(table: Table) -> None:
 
 
 def read(log: IcebergLog, files: list[DataFile], schema: pa.Schema = SCHEMA) -> list[int]:
-    found = [row for file in files for batch in log.read(file, schema) for row in batch.to_pylist()]
+    found = [row for file in files for batch in log.reader().read(file, schema) for row in batch.to_pylist()]
     assert all(row["k"] == f"k {row['v'] % 3}" for row in found)
     return [row["v"] for row in found]
 
@@ -195,7 +198,7 @@ def test_a_column_is_found_by_its_number_when_it_was_renamed_or_added(table: Tab
     log = opened()
     schema = pa.schema([("value", pa.int64()), ("n", pa.int64()), ("k", pa.string())])
     files = [*log.files(WHOLE_TABLE, log.after(WHOLE_TABLE, log.newest(), Limit()))]
-    found = [row for file in files for batch in log.read(file, schema) for row in batch.to_pylist()]
+    found = [row for file in files for batch in log.reader().read(file, schema) for row in batch.to_pylist()]
     assert found == [{"value": 1, "n": None, "k": "k 1"}, {"value": 4, "n": 7, "k": "k 1"}]
     with pytest.raises(LateSchemaError, match=r"v is not a column of lake\.s\.t.*Use one of value, k, n"):
         read(log, files)
@@ -211,7 +214,7 @@ def test_a_file_that_lacks_the_column_of_its_partition_has_its_value(table: Tabl
     [file] = log.files(WHOLE_TABLE, log.after(WHOLE_TABLE, log.newest(), Limit()))
     assert file.constants == {"day": date(2024, 2, 29)}
     pq.write_table(pa.table({"v": [1]}), file.path.removeprefix("file://"))  # as a migrated file of Hive
-    [batch] = log.read(file, pa.schema([("v", pa.int64()), ("day", pa.date32())]))
+    [batch] = log.reader().read(file, pa.schema([("v", pa.int64()), ("day", pa.date32())]))
     assert batch.to_pylist() == [{"v": 1, "day": date(2024, 2, 29)}]
 
 
@@ -245,3 +248,78 @@ def test_an_address_that_is_incomplete_or_names_nothing_is_refused(table: Table,
     (tmp_path / "t/metadata/v1.metadata.json").write_text("{")
     with pytest.raises(SourceError, match="t cannot be read"):
         IcebergLog(str(tmp_path / "t"))
+
+
+def test_an_epoch_that_runs_again_after_its_snapshots_expired_is_an_error(table: Table) -> None:
+    table.append(rows(0))
+    log = opened()
+    start, _ = epoch(log, WHOLE_TABLE)
+    table.append(rows(1))
+    end, _ = epoch(log, start)
+    table.append(rows(2))
+    metadata = json.loads(metadata_file(table).read_text())
+    del metadata["snapshots"][:2]
+    metadata_file(table).write_text(json.dumps(metadata))
+    with pytest.raises(GoneError, match=rf"The snapshot {end.version} of lake\.s\.t"):
+        [*opened().files(start, end)]
+    current = table.current_snapshot()
+    assert current is not None
+    Path(current.manifest_list.removeprefix("file://")).unlink()
+    with pytest.raises(GoneError, match=rf"The snapshot {current.snapshot_id} of lake\.s\.t"):
+        opened().after(end, current.snapshot_id, Limit())
+
+
+def test_properties_of_a_table_choose_no_class_and_no_server(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/their_files.py").write_text("from pyiceberg.io.pyarrow import PyArrowFileIO as Theirs")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    table.append(rows(1))
+    with table.transaction() as change:
+        change.set_properties({"py-io-impl": "their_files.Theirs", "s3.endpoint": "http://127.0.0.1:9"})
+    sys.modules.pop("their_files", None)
+    log = opened()
+    assert epoch(log, WHOLE_TABLE)[1] == [1]
+    assert "their_files" not in sys.modules
+    assert "s3.endpoint" not in log.reader().open.args[0].properties  # type: ignore[union-attr]
+
+
+def test_a_table_without_a_catalog_has_local_files_only(table: Table, tmp_path: Path) -> None:
+    table.append(rows(0))
+    metadata = json.loads(metadata_file(table).read_text())
+    metadata["snapshots"][0]["manifest-list"] = "s3://bucket/manifests.avro"
+    (tmp_path / "t/metadata").mkdir(parents=True)
+    (tmp_path / "t/metadata/v1.metadata.json").write_text(json.dumps(metadata))
+    log = IcebergLog(str(tmp_path / "t"))
+    with pytest.raises(PlaceError, match=r"s3://bucket/manifests\.avro, is not local"):
+        log.after(WHOLE_TABLE, log.newest(), Limit())
+
+
+def test_the_first_snapshot_of_a_table_of_version_1_is_not_known(table: Table) -> None:
+    iceberg_log.load_catalog("lake").create_table("s.old", COLUMNS, properties={"format-version": "1"})
+    with pytest.raises(QueryTypeError, match=r"lake\.s\.old is empty, and .* version 1"):
+        IcebergLog(catalog="lake", table="s.old").first({"startingversion": "latest"})
+
+
+def test_a_file_that_is_older_than_a_column_has_its_default(table: Table) -> None:
+    table.append(rows(1))
+    metadata = json.loads(metadata_file(table).read_text())
+    fields = metadata["schemas"][0]["fields"]
+    for place, (name, kind, value) in enumerate([("n", "long", 7), ("day", "date", "2024-02-29")], 8):
+        fields.append({"id": place, "name": name, "type": kind, "required": False, "initial-default": value})
+    metadata |= {"format-version": 3, "last-column-id": 9, "next-row-id": 1}
+    metadata_file(table).write_text(json.dumps(metadata))
+    log = opened()
+    [file] = log.files(WHOLE_TABLE, log.after(WHOLE_TABLE, log.newest(), Limit()))
+    schema = pa.schema([("v", pa.int64()), ("n", pa.int64()), ("day", pa.date32())])
+    [batch] = log.reader().read(file, schema)
+    assert batch.to_pylist() == [{"v": 1, "n": 7, "day": date(2024, 2, 29)}]
+
+
+def test_readers_go_to_tasks(table: Table) -> None:
+    table.append(rows(3))
+    log = opened()
+    files = [*log.files(WHOLE_TABLE, log.after(WHOLE_TABLE, log.newest(), Limit()))]
+    reader = cloudpickle.loads(cloudpickle.dumps(log.reader()))
+    assert [row["v"] for file in files for batch in reader.read(file, SCHEMA) for row in batch.to_pylist()] == [3]
