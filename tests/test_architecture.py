@@ -35,7 +35,8 @@ RANKS: dict[str, tuple[str, ...]] = {
     "control": (
         "stall_limits",
         "wiring",
-        "checks diagnose",
+        "checks",
+        "diagnose",
         "pond",
         "commands",
     ),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import msgspec
 
 from millpond.clock import utc
+from millpond.control.checks.brokers import closed_brokers
 from millpond.control.diagnose.facts import Counts, Facts, OwnersChanged, source_folder
 from millpond.control.diagnose.picture import Cause, Why
-from millpond.errors import OverBudgetError, TooManyPairsError
+from millpond.errors import OverBudgetError, SetupError, TooManyPairsError
 from millpond.followers.sinks.kinds import sink_kind
 from millpond.model.expressions import Expression, render
 from millpond.model.join import Join, Side
@@ -121,6 +123,9 @@ def _nothing_read(facts: Facts) -> Cause:
         return Cause("nothing-read", text)
     place = source_folder(facts.stream)
     if place is None:
+        with suppress(SetupError):
+            for note in closed_brokers((facts.stream,)):
+                return Cause("nothing-read", f"{text} {note.what} {note.cure}")
         return Cause("nothing-read", f"{text} Check that its source has new events.")
     folder, some = place
     if not folder.exists():

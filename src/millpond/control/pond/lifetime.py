@@ -77,11 +77,15 @@ class Location(NamedTuple):
 
 
 class Observers(NamedTuple):
-    """What is called while a pond is open: after it was opened, for each epoch, and for each change in force."""
+    """What is called while a pond is open: after it was opened, for each epoch, and for each change in force.
+
+    `waits` is called each second with whether Spark waits for the offsets of its sources.
+    """
 
     opened: Callable[[PondSpec], None]
     epoch: Callable[[Epoch], None]
     change: Callable[[Change], None]
+    waits: Callable[[bool], None]
 
 
 class OpenPond:
@@ -189,6 +193,7 @@ class Lifetime:
                 self._readings.session, setting, truth.log, truth.manifests, new_writer(truth),
                 followers.runner.notify, followers.followed, self._committed, self._changed,
                 files, hosts, followers.shards, followers.wanted, self._stalled, self._declarations.front.foreigns,
+                self._observers.waits,
             )  # fmt: skip
             check_deltas(delta_check(truth), truth.log, truth.manifests, truth.manifest)
             head = driver.take_over(VERSION, partial(spec_to_claim, truth.manifest, spec))

@@ -107,7 +107,8 @@ class Pond:
         self._reports = Reports(self.address, cache, self._declarations, lambda: self._lifetime.opened, on_epoch)
         self._readings = Readings(session, self._declarations, self._reports.malformed)
         observers = Observers(
-            lambda spec: self._changes.declare_parameters(spec), self._reports.committed, self._reports.changed
+            lambda spec: self._changes.declare_parameters(spec), self._reports.committed, self._reports.changed,
+            self._reports.waits,
         )
         self._lifetime = Lifetime(
             self.spark, Location(self.address, cache, store, instances), self._declarations, self._readings, observers,

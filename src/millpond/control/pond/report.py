@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from millpond.control.checks.brokers import WAITS_US, SilentBrokers
 from millpond.control.diagnose.causes import explain_why
 from millpond.control.diagnose.facts import find_facts
 from millpond.control.diagnose.picture import Why
@@ -17,6 +18,7 @@ from millpond.control.wiring.reader import read_truth
 from millpond.followers.runner import FollowerStatus
 from millpond.log.places.address import Address
 from millpond.model.endpoints import READ
+from millpond.model.stream import Stream
 from millpond.reconfigure.changes import Change, Halt
 from millpond.runtime.inspect.timeline import KEPT, Trace, trace_of
 from millpond.spark.driver.epochs import Epoch
@@ -40,6 +42,7 @@ class Reports:
         self._address, self._cache = address, cache
         self._declarations, self._opened, self._on_epoch = declarations, opened, on_epoch
         self._totals, self._problems = Tally(), Problems()
+        self._brokers = SilentBrokers(self._streams)
 
     def counts(self) -> dict[str, QueryCounts]:
         """The fate of the events that each query read since this `Pond` was created, also per source partition."""
@@ -97,7 +100,7 @@ class Reports:
     def problems(self, *, at_end: bool = False) -> list[Problem]:
         """What makes the results incomplete, failures first: quarantined queries, events that were late or dead since
         this pond was opened, files that disappeared before they were read, or are dated far ahead, and malformed rows
-        of joined tables.
+        of joined tables. Also brokers that do not answer now.
 
         With `at_end`, for the end of a run that has read all input: also sources of which no event was ever read.
         """
@@ -106,6 +109,7 @@ class Reports:
             return []
         counts = self.counts()
         found = [*self._quarantined(opened), *self._problems.of_inputs(), *losses(counts, queries)]
+        found += [Problem(one.code, "brokers", f"{one.what} {one.cure}", False) for one in self._brokers.found]
         if at_end:
             sources = [stream for stream in opened.spec.streams if stream.source is not None]
             found += unread(sources, opened.spec, counts, opened.truth.log, opened.manifest().n)
@@ -121,6 +125,15 @@ class Reports:
             _log.warning("%s", problem)
         if self._on_epoch is not None:
             self._on_epoch(epoch)
+
+    def waits(self, now: bool) -> None:
+        """Warn of brokers that do not answer, if Spark has waited long for the offsets of its sources."""
+        for note in self._brokers(now):
+            _log.warning("Spark has waited %d s for the offsets of its sources. %s", WAITS_US // 10**6, note)
+
+    def _streams(self) -> Sequence[Stream]:
+        opened = self._opened()
+        return () if opened is None else opened.spec.streams
 
     def malformed(self, found: MalformedRows) -> None:
         """Warn of the malformed rows of a joined table."""

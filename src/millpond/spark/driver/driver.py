@@ -50,7 +50,7 @@ from millpond.spark.driver.evaluate_above import evaluated
 from millpond.spark.driver.log_head import LogHead
 from millpond.spark.driver.query_lifecycle import QueryLifecycle, State
 from millpond.spark.driver.replace_query import Reading, Stopped, Succession, Successor, started
-from millpond.spark.driver.spark_progress import Alive, SparkTimes, asking_us, work_done
+from millpond.spark.driver.spark_progress import Alive, SparkTimes, asking_us, waits_for_offsets, work_done
 from millpond.spark.driver.tasks import deltas_of, packets_of
 from millpond.spark.reading.event_source import paced
 from millpond.spark.reading.intake import Behind, Intake
@@ -78,6 +78,7 @@ class Driver:
     - `followed()`: the newest record that all followers have applied.
     - `on_epoch`, `on_change`: called for every commit, and for every change of queries once it is in force.
     - `alive(work)`: called each second in which Spark responds, with `work_done`, or None between epochs.
+    - `waits(now)`: called each second in which Spark responds, with whether it waits for the offsets of its sources.
     - `wanted`: returns better owners of buckets than the current ones, if there are any.
     - `hosts`: the preferred hosts of instances; `shards`: returns the shard of each bucket, if it is known.
     - `trees`: by key, the expressions that only Spark evaluates.
@@ -89,9 +90,10 @@ class Driver:
         on_change: Callable[[int, Change, PondSpec], None], files: FileTransport, hosts: TaskHosts,
         shards: Callable[[], Sequence[str]], wanted: Callable[[BucketMap], WantedOwners | None] = lambda _now: None,
         alive: Alive | None = None, trees: Mapping[str, Projected] = MappingProxyType({}),
+        waits: Callable[[bool], None] = lambda _now: None,
     ) -> None:  # fmt: skip
         self._hosts, self._shards, self._evaluate = hosts, shards, partial(evaluated, trees)
-        self._spark, self._files, self._alive = spark, files, alive or (lambda _work: None)
+        self._spark, self._files, self._alive, self._waits = spark, files, alive or (lambda _work: None), waits
         self._changes, self._life, self._succession = ChangeQueue(on_change), QueryLifecycle(), Succession()
         self._query: StreamingQuery | None = None
         self._spark_times = SparkTimes(spark)
@@ -167,6 +169,7 @@ class Driver:
         try:
             while not query.awaitTermination(1):
                 self._alive(work_done(self._spark) if self._life.state is State.EPOCH else None)
+                self._waits(waits_for_offsets(query))
                 # Spark's `stop` would cancel the running epoch, so it is called only between two epochs.
                 if self._life.may_stop:
                     query.stop()

@@ -37,6 +37,12 @@ def asking_us(query: StreamingQuery | None) -> int:
     return 0 if progress is None else (progress.durationMs().get("latestOffset") or 0) * 1000
 
 
+def waits_for_offsets(query: StreamingQuery) -> bool:
+    """Whether Spark requests the newest offsets from a query's sources now, and has no answer yet."""
+    java: Any = getattr(query, "_jsq", None)
+    return java is not None and str(java.status().message()).startswith("Getting offsets from")
+
+
 def work_done(spark: SparkSession) -> tuple[int, ...]:
     """Numbers that change when a task of a running stage ends, or reports that it has read or written more records.
 
