@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 LEVELS = {"millpond": logging.INFO, "uvicorn.error": logging.WARNING}
 """The loggers whose records are written, from which level on."""
 
+_TEXT_LEVELS = {"millpond.service": logging.INFO, "millpond.pond": logging.INFO, "uvicorn.error": logging.WARNING}
 _log = logging.getLogger("millpond.pond")
 
 
@@ -44,6 +45,19 @@ def write_json() -> None:
     for name, level in LEVELS.items():
         logging.getLogger(name).setLevel(level)
         logging.getLogger(name).addHandler(handler)
+
+
+def log_writer(name: str) -> Callable[[str], None]:
+    """A function that logs a line for the logger `name`; from now on, records are written to standard error.
+
+    They are text with time and level, unless they are written as JSON.
+    """
+    handler = logging.StreamHandler()
+    handler.setFormatter(TextLines())
+    for one, level in () if is_json() else _TEXT_LEVELS.items():
+        logging.getLogger(one).setLevel(level)
+        logging.getLogger(one).addHandler(handler)
+    return partial(logging.getLogger(name).info, "%s")
 
 
 def is_json() -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import socket
@@ -19,12 +18,11 @@ from starlette.middleware.cors import CORSMiddleware
 from millpond.connections import is_loopback, unencrypted
 from millpond.control.checks.brokers import closed_brokers
 from millpond.control.commands.autoscale import Autoscaler
-from millpond.control.commands.command_log import TextLines, is_json, log_epoch
+from millpond.control.commands.command_log import is_json, log_epoch
 from millpond.control.commands.interrupts import interrupts
 from millpond.control.commands.run import given_parameters, parameter_notes, start_spark
 from millpond.control.commands.watchdog import Watchdog, end_process
 from millpond.control.pond.pond import Pond
-from millpond.control.pond.problems import LOGGER
 from millpond.control.stall_limits import TAKE_OVER_SECONDS
 from millpond.control.wiring.adapters import address_at, checked_store
 from millpond.control.wiring.truth import holds_something, open_truth
@@ -339,12 +337,6 @@ def _answering(app: Application, web: Web, listener: Door, end: Callable[[], Non
 
     `end`: ends the requests that would last for ever.
     """
-    log = logging.StreamHandler()
-    log.setFormatter(TextLines())
-    levels = {"millpond.service": logging.INFO, LOGGER: logging.INFO, "uvicorn.error": logging.WARNING}
-    for name, level in () if is_json() else levels.items():
-        logging.getLogger(name).setLevel(level)
-        logging.getLogger(name).addHandler(log)
     config = uvicorn.Config(
         app, lifespan="off", ws="none", http=IdleTimeout, log_config=None, access_log=False, proxy_headers=False,
         server_header=False, limit_concurrency=_CONNECTIONS, timeout_keep_alive=5, timeout_graceful_shutdown=10,

@@ -230,7 +230,7 @@ class Supervisor:
         self.took_over_s = (self._clock() - began) / 1e6
         self._pond, self.role, self._led = pond, "leader", True
         self._announce_ready()
-        self._say(f"Leading after {self.took_over_s:.1f} s.")
+        self._say(f"Leading; opening the pond took {self.took_over_s:.1f} s.")
         while not self._stopping.is_set():
             if not runs:
                 self._pulse.rest()

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import msgspec
 import typer
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
-from millpond.control.commands.command_log import line_writer
+from millpond.control.commands.command_log import log_writer
 from millpond.errors import MillpondError, NotServingError, RequestError, SetupError
 from millpond.followers.sinks.kinds import KINDS, remote_names
 from millpond.service.api.messages import STATE_CHANGES, Changed, Priced
@@ -118,8 +118,7 @@ def run_service(
         from millpond.service.server.process import Web, serve
     except ModuleNotFoundError as error:
         raise _missing(error) from error
-    printed = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    say = line_writer("millpond.service", printed.print)
+    say = log_writer("millpond.service")
     web = Web(*host_and_port(listen), certificate, key, names, origins)
     if pg is None:
         serve(options, web, say, open_console=open_console)

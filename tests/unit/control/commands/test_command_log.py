@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from millpond.control.commands.command_log import (
     TextLines,
     is_json,
     log_epoch,
+    log_writer,
     write_json,
 )
 from millpond.log.records import EpochRecord
@@ -43,6 +45,16 @@ def epoch() -> Epoch:
     counts = {"*": {"events": 9}, "visits": {"rows": 2, "late": 1, "dead": 3}, "silent": {"read": 4}}
     record = EpochRecord(n=7, writer="w", prev="p", at=1, spark_query="q", batch=3, start={}, end={}, counts=counts)
     return Epoch(record, 0.25)
+
+
+def test_a_line_of_a_service_has_time_and_level_as_text_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    log_writer("millpond.service")("Leading.")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ INFO Leading\.\n", capsys.readouterr().err)
+    logging.getLogger("millpond.service").handlers[:] = []
+    write_json()
+    log_writer("millpond.service")("Leading.")
+    line = json.loads(capsys.readouterr().err)
+    assert (line["level"], line["logger"], line["message"]) == ("INFO", "millpond.service", "Leading.")
 
 
 def test_an_epoch_and_a_failure_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,5 +58,5 @@ def test_a_process_that_hangs_replaces_itself_and_leads_again(tmp_path: Path) ->
     assert lines == [f"process {pid}, restarts {n}, port {40713 if n else 0}" for n in range(3)], printed
     assert "restart 1 without an epoch" in printed
     assert "restart 2 without an epoch" in printed
-    assert printed.count("Leading after") == 3
+    assert printed.count("Leading; ") == 3
     assert printed.endswith("ended\n")
