@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import socket
 from pathlib import Path
 
 import pytest
 
 from kit.servers.kafka_server import KafkaServer, main
+from millpond.control.checks.brokers import closed_brokers
 from millpond.errors import SetupError
+from millpond.model.endpoints import Source
+from millpond.model.stream import Field, Stream
 from millpond.spark.session import jars
 from millpond.spark.session.jars import Jar, fetched
 
 
-def test_a_broker_that_is_killed_has_what_it_acknowledged(kafka_installed: None, tmp_path: Path) -> None:
+def test_a_broker_that_is_killed_has_what_it_acknowledged(
+    kafka_installed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with KafkaServer(tmp_path / "kafka") as server:
+        file = tmp_path / "connections.json"
+        file.write_text(json.dumps({"plain": {"servers": server.servers}, "secured": server.secured}))
+        monkeypatch.setenv("MILLPOND_CONNECTIONS", str(file))
+        sources = [Source("kafka", (("connection", name),)) for name in ("plain", "secured")]
+        assert not [*closed_brokers(Stream("tx", (Field("a", "int"),), source) for source in sources)]
         server.create("tx", 2)
         server.produce("tx", [(n % 2, b"k%d" % n, b"v%d" % n) for n in range(10)])
         before = server.read("tx")
