@@ -129,6 +129,35 @@ def same(left: Answers, right: Answers, queries: list[Query]) -> None:
         assert left.counts[query.name] == right.counts[query.name]
 
 
+def totals_after(first: Column, name: str, size: int, running: str) -> Query:
+    """Running totals over the events of a key; events of equal time are in the order of `first`."""
+    amount, flag = Column("amount", "double"), Column("flag", "boolean")
+    totals = aggregate_of("sum", amount), aggregate_of("count", amount, flag), aggregate_of("min", Column("v", "int"))
+    aggregates = (
+        replace(aggregate_of("max", first), preceding_rows=0),
+        *(replace(one, running=running) for one in totals),
+    )
+    return Query(
+        name, "events", "ts", 0, Counted(size, 1), (Column("k", "string"),), aggregates,
+        (Named("k", Column("key:0", "string")), Named("e", Column("event:0", first.type)),
+         *(Named(f"a{i}", Column(f"agg:{i}", one.type)) for i, one in enumerate(aggregates))),
+        event=(first,),
+    )  # fmt: skip
+
+
+def test_running_totals_do_not_depend_on_queries_with_another_order_of_ties(folders: Iterator[Path]) -> None:
+    case = random_case(5400, 120, 0, epochs=10)
+    step = 40 * SECOND
+    tied = [[{**row, "ts": row["ts"] and row["ts"] // step * step} for row in batch] for batch in case.epochs]
+    firsts = Column("v", "int"), Column("amount", "double"), Column("g", "bigint"), Column("p", "decimal(10,2)")
+    queries = [
+        totals_after(first, f"{first.name}{size}{running}", size, running)
+        for first in firsts for size, running in ((1, "rows"), (2, "rows"), (2, "peers"))
+    ]  # fmt: skip
+    case = Case(tied, queries)
+    assert check(case, answers(next(folders), case.queries, case.epochs, 2, 16, dealt(5400))) > 700
+
+
 def events(*times: int, k: str = "a") -> list[dict[str, object]]:
     return [{"k": k, "amount": float(time), "ts": time * SECOND} for time in times]
 

@@ -69,6 +69,22 @@ def test_events_of_equal_time_have_one_order_however_they_are_cut(folders: Itera
     assert sum(len(rows) for rows in whole.rows.values()) > 20
 
 
+def test_matches_do_not_depend_on_what_another_query_reads_of_events_of_equal_time(folders: Iterator[Path]) -> None:
+    dice, epochs = random.Random(8250), list[list[dict[str, Any]]]()
+    for time in range(0, 40, 2):
+        tied = events(time, time, time, time)
+        epochs.append([{**one, "amount": float(dice.randrange(5)), "v": dice.randrange(5)} for one in tied])
+    queries = []
+    for name, read in (("p", AMOUNT), ("r", V)):
+        query, one = pattern_query(name, replace(RISE, text="A B")), Aggregate("max", read, None, read.type)
+        output = (*query.output[:3], Named("a0", Column("agg:0", read.type)))
+        queries.append(replace(query, aggregates=(one,), output=output))
+    together = answers(next(folders), queries, epochs)
+    for query in queries:
+        assert rows_of(answers(next(folders), [query], epochs), query.name) == rows_of(together, query.name)
+    assert all(len(together.rows[query.name]) > 20 for query in queries)
+
+
 def test_a_match_is_emitted_as_soon_as_it_is_decided(folders: Iterator[Path]) -> None:
     pair = pattern_query("pair", replace(RISE, text="A B"))
     greedy = pattern_query("greedy", RISE)

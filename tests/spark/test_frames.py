@@ -60,6 +60,8 @@ REFUSED = [
     ("SELECT id, nth_value(kind, 2) OVER (PARTITION BY card ORDER BY ts) AS s FROM tx", "stored indefinitely"),
     ("SELECT id, sum(amount) OVER (PARTITION BY card ORDER BY ts ROWS BETWEEN 1 PRECEDING AND UNBOUNDED FOLLOWING) "
      "AS s FROM tx", "never ends"),
+    ("SELECT id, sum(amount) OVER (PARTITION BY card ORDER BY ts ROWS BETWEEN UNBOUNDED PRECEDING AND 1 FOLLOWING) "
+     "AS s FROM tx", "all earlier events of a key, but does not end with its event"),
     ("SELECT id, lead(amount, 1000000) OVER (PARTITION BY card ORDER BY ts) AS s FROM tx", "too far away"),
     (f"SELECT id, sum(amount) {TEN.replace('ORDER BY ts', 'ORDER BY ts DESC')} AS s FROM tx", "ORDER BY"),
     (f"SELECT id, sum(amount) {TEN.replace('ORDER BY ts', 'ORDER BY qty')} AS s FROM tx", "qty"),

@@ -326,12 +326,12 @@ class Range(msgspec.Struct, frozen=True, tag_field="window", tag="range"):
 
 
 class Counted(msgspec.Struct, frozen=True, tag_field="window", tag="counted"):
-    """Windows of the last `size` events of a key (fewer until the key has so many), one with every `every`-th event.
+    """Windows of the last `size` events of a key, or of all its events until it has `size`.
 
-    Events are ordered by time, then by source partition and offset. A window begins at the time of its first event and
-    ends at the time of its last event. Its row is emitted when the watermark reaches its end. With `once`, only the
-    first window of each key is emitted. With `following`, the row is that of the event so many events before the last
-    one; a drain also emits the rows of the last events.
+    Every `every`-th event of the key ends a window. Events are ordered by time, then by source partition and offset. A
+    window begins at the time of its first event and ends at the time of its last event. Its row is emitted when the
+    watermark reaches its end. With `once`, only the first window of each key is emitted. With `following`, the row is
+    that of the event `following` events before the last one; a drain also emits the rows of the last events.
 
     Raises:
         QueryTypeError: size or step is not positive.

@@ -83,7 +83,7 @@ def picture(links: Iterable[Link]) -> str:
     """
     arrows = list(dict.fromkeys((one.source, one.target) for one in links))
     columns = dict.fromkeys((node for arrow in arrows for node in arrow), 0)
-    for _ in columns:  # the longest way to a node has at most so many arrows
+    for _ in columns:  # the longest path has fewer arrows than there are nodes
         for source, target in arrows:
             columns[target] = max(columns[target], columns[source] + 1)
     rows = dict.fromkeys(columns.values(), 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -185,10 +186,18 @@ class EventOrders:
 
 
 def _contributions(plan: QueryPlan, events: Events) -> list[Ints]:
-    """What a query reads of events, as sort keys with the major key last."""
-    aggregates = [*map(of_event_alone, plan.query.aggregates)]
-    pattern, read = pattern_of(plan), dict[Expression, None]()
-    for values in (pattern.values, *(aggregate.arguments for aggregate in aggregates)):
-        read.update(dict.fromkeys(value for value in values if not isinstance(value, Literal)))
+    """What a query reads of events, as sort keys with the major key last.
+
+    What its pattern reads is major to what only its aggregates read. So queries with equal patterns have matches at
+    equal positions, and share the stored ends of their last matches.
+    """
+    pattern = pattern_of(plan)
+    arguments = (one for aggregate in plan.query.aggregates for one in of_event_alone(aggregate).arguments)
+    of_pattern = [one for one in pattern.values if not isinstance(one, Literal)]
+    of_aggregates = [one for one in dict.fromkeys(arguments) if not isinstance(one, Literal) and one not in of_pattern]
     masks = [passed_mask(events.columns, condition).astype(np.int64) for condition in pattern.conditions]
-    return [*ranks_and_signs([(value_column(events, value), value.type) for value in read]), *masks]
+    ranked = (
+        ranks_and_signs([(value_column(events, one), one.type) for one in values])
+        for values in (of_aggregates, of_pattern)
+    )  # fmt: skip
+    return [*chain.from_iterable(ranked), *masks]

@@ -13,23 +13,19 @@ from typing import NamedTuple
 import numpy as np
 
 from millpond.arrays import Ints, Mask
-from millpond.kernels.ranks import ranks, signs
-from millpond.model.expressions import Literal
-from millpond.model.types import has_floats
 from millpond.model.windows import Counted
 from millpond.plan.groups.build import presence_filter
-from millpond.plan.groups.event_log import logged_rows
-from millpond.plan.groups.measures import measures_of
-from millpond.plan.groups.plan import GroupPlan, QueryPlan, fingerprint
+from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.runtime.event_log.event_aggregates import passing
 from millpond.runtime.event_log.event_log import GroupLog
-from millpond.runtime.event_log.select_events import passed_mask, value_column
+from millpond.runtime.event_log.select_events import passed_mask
 from millpond.runtime.keys.current_slots import used_slots
+from millpond.runtime.rows.counted_order import counted_order, counter_of, totals_of
 from millpond.runtime.rows.frame_rows import DueFrames
-from millpond.runtime.rows.running_totals import ALL_TIME, running_columns, total_piece, totals_of
+from millpond.runtime.rows.running_totals import ALL_TIME, running_columns, total_piece
 from millpond.runtime.task.task_values import SectionPlace, Watermark
 from millpond.state.layout.cells import Cells, Piece
-from millpond.state.layout.event_log import OFFSET, PARTITION, Events
+from millpond.state.layout.event_log import Events
 
 
 class CountedEvents(NamedTuple):
@@ -72,7 +68,7 @@ class CountedEvents(NamedTuple):
         slots, counts = self.events.slots[self.firsts[keys]], self.added[keys]
         if len(keys):
             yield counter, Piece(ALL_TIME, np.zeros(len(keys), np.int64), slots, {f"{counter}:n": counts})
-        totals = totals_of(plan, counter)
+        totals = totals_of(plan)
         after = self.before + self.added - _kept(plan)
         leaving = ~self._within(plan) & (self.numbers <= after[self.key_of]) if totals else self.fresh[:0]
         if leaving.any():
@@ -97,7 +93,7 @@ class CountedEvents(NamedTuple):
         for preceding, following in (*_own_frames(plan), (_preceding(window), awaited)):
             lows.append(np.minimum(at - np.minimum(numbers[at] - 1, preceding), ends[at]))
             highs.append(np.maximum(np.minimum(at + 1 + following, ends[at]), lows[-1]))
-        times, totals = self.events.times_us, totals_of(plan, counter_of(plan))
+        times, totals = self.events.times_us, totals_of(plan)
         running = running_columns(plan, totals, self.stored, self.events, self._within(plan), at) if totals else {}
         after_us = times[at] + plan.query.row_per_event  # as the windows of time frames, they end just after the event
         return DueFrames(self.events, lows, highs, at, times[lows[-1]], after_us, running)
@@ -128,11 +124,6 @@ def _own_frames(plan: QueryPlan) -> Iterator[tuple[int, int]]:
         yield own if isinstance(own, int) else _preceding(window), one.following_rows or 0
 
 
-def counter_of(plan: QueryPlan) -> str:
-    """The id of a query's counts, twelve hex digits; queries with equal filter, delay and start share the counts."""
-    return fingerprint((presence_filter(plan.query), plan.query.delay_us, plan.from_us))
-
-
 def newly_counted(
     log: GroupLog, plan: QueryPlan, counts: Sequence[Cells], keys: int, before: Watermark, after: Watermark
 ) -> CountedEvents | None:
@@ -151,7 +142,7 @@ def newly_counted(
         events = log.concat_stored([passing(earlier, presence), events])
     if not events.rows:
         return None
-    events = events.take(_order(events, plan))
+    events = events.take(counted_order(events, plan))
     fresh = np.ones(events.rows, bool) if low is None else events.times_us > low
     first = np.diff(events.slots, prepend=-1) != 0
     firsts, key_of = np.flatnonzero(first), np.cumsum(first) - 1
@@ -167,41 +158,6 @@ def _earlier_counts(parts: Sequence[Cells], counter: str, keys: int) -> Ints:
         if column is not None:
             counts[cells.slots] += column  # there is one slice, so a slot occurs once
     return counts
-
-
-def _order(events: Events, plan: QueryPlan) -> Ints:
-    """The order by slot and time; events of equal time by source partition and offset, or else by contribution."""
-    if OFFSET in events.columns:
-        ties = [ranks(events.columns[PARTITION], "string"), np.asarray(events.columns[OFFSET])]
-    else:
-        ties = _contributions(events, plan)
-    return np.lexsort((*reversed(ties), events.times_us, events.slots))
-
-
-def _contributions(events: Events, plan: QueryPlan) -> list[Ints]:
-    """For each aggregate, whether it takes an event, and the values that it takes; then what rows show of the event.
-
-    Events that are equal in all of these are interchangeable for the query.
-    """
-    presence, contributions, zeros = presence_filter(plan.query), list[Ints](), list[Ints]()
-    for aggregate in plan.query.aggregates:
-        rows = logged_rows(aggregate, presence) if aggregate.logged else measures_of(aggregate, presence)[-1].filter
-        takes = np.ones(events.rows, bool)
-        if rows is not None:
-            takes = passed_mask(events.columns, rows)
-        contributions.append(takes.astype(np.int64))
-        for one in aggregate.arguments:
-            if not isinstance(one, Literal):
-                column = value_column(events, one)
-                contributions.append(np.where(takes, ranks(column, one.type), 0))
-                if has_floats(one.type):
-                    zeros.append(np.where(takes, signs(column, one.type), 0))
-    for value in plan.query.of_event:
-        column = value_column(events, value)
-        contributions.append(ranks(column, value.type))
-        if has_floats(value.type):
-            zeros.append(signs(column, value.type))
-    return contributions + zeros
 
 
 def needed_events(log: GroupLog, group: GroupPlan, mark: Watermark) -> list[Mask]:
@@ -225,7 +181,7 @@ def needed_events(log: GroupLog, group: GroupPlan, mark: Watermark) -> list[Mask
         needed |= of_query & (events.times_us > at)
         counted_rows = np.flatnonzero(of_query & (events.times_us <= at))
         counted = events.take(counted_rows)
-        order = _order(counted, plan)
+        order = counted_order(counted, plan)
         slots = counted.slots[order]
         last = np.searchsorted(slots, slots, "right") - np.arange(len(slots)) < window.size
         needed[counted_rows[order[last]]] = True

@@ -13,10 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from millpond.arrays import Ints, Mask
-from millpond.model.windows import Counted
 from millpond.plan.groups.build import presence_filter
 from millpond.plan.groups.measures import measures_of
-from millpond.plan.groups.plan import Measure, QueryPlan, fingerprint
+from millpond.plan.groups.plan import Measure, QueryPlan
 from millpond.runtime.aggregates.partials import Partials
 from millpond.runtime.rows.frame_rows import Carried, EventFacts, Frames
 from millpond.state.layout.cells import Cells, Piece, Slices, merge
@@ -24,17 +23,6 @@ from millpond.state.layout.event_log import Events
 
 ALL_TIME = Slices(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64))
 """The only slice of the cells of count windows."""
-
-
-def totals_of(plan: QueryPlan, counter: str) -> dict[str, Measure]:
-    """The measures of a query's running totals, by the ids of their stored columns.
-
-    Queries share a column if they count the same events and store equally many of them.
-    """
-    presence, window = presence_filter(plan.query), plan.query.window
-    assert isinstance(window, Counted)
-    measures = (one for each in plan.query.aggregates if each.running for one in measures_of(each, presence))
-    return {fingerprint((measure, counter, window.size)): measure for measure in measures}
 
 
 def total_piece(name: str, measure: Measure, events: Events) -> Piece:

@@ -44,8 +44,10 @@ class Call(NamedTuple):
 
 
 class Frames(NamedTuple):
-    """PARTITION BY, the column of ORDER BY, the calls, whether their frames are numbers of rows, and one of these is
-    neither bounded nor ends with its event, or is `lag` or `lead`.
+    """PARTITION BY, the column of ORDER BY, and the calls of a `Window` node.
+
+    `of_rows`: the frames are numbers of events, not lengths of time. `by_row`: some call is `lag` or `lead`, or has a
+    frame of events that begins with the first event of the key, or does not end with the event of the row.
     """
 
     keys: list[JavaObject]
@@ -72,7 +74,7 @@ class Frames(NamedTuple):
     ) -> Expression:  # fmt: skip
         """The value of a call over `aggregates`, to which its own are added.
 
-        `lag(x, n)` is the first value of n + 1 events, if the key has had so many; `lead(x, n)` is the value of one.
+        `lag(x, n)` is the first value of n + 1 events, if the frame has them; `lead(x, n)` is the value of one event.
         """
         if kind_of(made.function) == "NthValue":
             value = meaning(made.function.input())
@@ -214,8 +216,12 @@ def _call(catalyst: Catalyst, alias: JavaObject) -> Call:
 
 def _rows(catalyst: Catalyst, frame: JavaObject, bound: JavaObject) -> int:
     """The number of events between an event and a bound of its frame; below 0 before the event."""
-    if kind_of(bound).startswith("Unbounded"):
-        raise UnsupportedQuery(f"The frame {_shown(frame)} never ends, or contains all earlier events.", _ROWS)
+    if kind_of(frame.upper()) == "UnboundedFollowing":
+        raise UnsupportedQuery(f"The frame {_shown(frame)} never ends: it contains all later events.", _ROWS)
+    if kind_of(bound) == "UnboundedPreceding":
+        raise UnsupportedQuery(
+            f"The frame {_shown(frame)} contains all earlier events of a key, but does not end with its event.", _ROWS
+        )
     rows = 0 if kind_of(bound) == "CurrentRow" else int(catalyst.constant(bound) or 0)
     if abs(rows) >= MAX_EVENTS:
         raise UnsupportedQuery(f"The frame {_shown(frame)} has more than {MAX_EVENTS:,} rows.", _ROWS)
