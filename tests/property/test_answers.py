@@ -43,7 +43,7 @@ from millpond.model.windows import Sliding
 from millpond.plan.groups import plan as plans
 from millpond.plan.groups.build import build_plan
 from millpond.runtime.aggregates import filter_sets
-from millpond.runtime.gather import gather
+from millpond.runtime.gather import group_parts
 from millpond.testing.compare import assert_same_rows, canonical
 
 PROPERTY = settings(suppress_health_check=list(HealthCheck))
@@ -136,7 +136,7 @@ def test_the_form_in_which_events_travel_changes_no_answer(
     case = random_case(seed, 80, 5)
     found = []
     for raw in (True, False):
-        monkeypatch.setattr(gather, "is_smaller_raw", lambda *_, raw=raw: raw)
+        monkeypatch.setattr(group_parts, "is_smaller_raw", lambda *_, raw=raw: raw)
         found.append(answers(next(folders), case.queries, case.epochs, 3, deal=dealt(seed)))
     same(found[0], found[1], {query.name for query in case.queries})
     check(case, found[0])
@@ -180,7 +180,7 @@ def test_cells_by_signature_and_columns_by_filter_answer_alike(
     for first in (1, 1000):
         monkeypatch.setattr(plans, "SIGNED_FROM", first)
         for raw in (True, False):
-            monkeypatch.setattr(gather, "is_smaller_raw", lambda *_, raw=raw: raw)
+            monkeypatch.setattr(group_parts, "is_smaller_raw", lambda *_, raw=raw: raw)
             found.append(answers(next(folders), case.queries, case.epochs, 3, deal=dealt(seed)))
     for other in found[1:]:
         same(found[0], other, {query.name for query in case.queries})

@@ -23,7 +23,7 @@ from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
 from millpond.plan.groups import plan
 from millpond.runtime.fold import fold, merge_segments
-from millpond.runtime.gather import gather
+from millpond.runtime.gather import group_parts
 from millpond.runtime.inspect.sharing import sharing
 from millpond.state.ports.files import Files
 from millpond.testing.compare import assert_same_rows
@@ -208,7 +208,7 @@ def test_keys_of_events_that_no_query_takes_are_not_numbered(
     signed_from: int, raw: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "SIGNED_FROM", signed_from)
-    monkeypatch.setattr(gather, "is_smaller_raw", lambda *_: raw)
+    monkeypatch.setattr(group_parts, "is_smaller_raw", lambda *_: raw)
     taken = call("eq", (Column("g", "bigint"), literal(1, "bigint")), "boolean")
     also = call("eq", (Column("g", "bigint"), literal(2, "bigint")), "boolean")
     queries = [query("one", 10, 10, 0, taken), query("two", 10, 10, 30, also)]

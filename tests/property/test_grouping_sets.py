@@ -24,7 +24,7 @@ from millpond.model.query import GroupingSet, Named, Query
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Session, Sliding
 from millpond.plan.groups.build import build_plan
 from millpond.runtime.aggregates.partials import Rolled, coarser
-from millpond.runtime.gather import gather
+from millpond.runtime.gather import group_parts
 from millpond.testing.compare import assert_same_rows, rows_of
 
 MENU = Menu(raising=False, summed=("v", "amount", "f", "p"), windows=(*SESSIONS[:2], *WINDOWS))
@@ -103,7 +103,7 @@ def test_many_filters_and_the_form_of_packets_change_no_row(
         assert build_plan(queries).groups[0].signed == (queries[0].name != "few")
         compared = []
         for raw in (True, False):
-            monkeypatch.setattr(gather, "is_smaller_raw", lambda *_, raw=raw: raw)
+            monkeypatch.setattr(group_parts, "is_smaller_raw", lambda *_, raw=raw: raw)
             compared.append(check(next(folders), case._replace(queries=queries), 2, 3))
         assert compared[0] == compared[1] > 0
 

@@ -15,7 +15,7 @@ from kit.judges.answers import Answers, Run
 from kit.naive.queries.windows import answer
 from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Query
-from millpond.runtime.gather import gather
+from millpond.runtime.gather import group_parts
 from millpond.runtime.task.counters import WHOLE_POND
 from millpond.testing.compare import assert_same_rows
 
@@ -49,7 +49,7 @@ def test_raw_rows_and_partials_give_the_same_answers(
     case = random_case(seed, 200, 5)
     found: list[Answers] = []
     for raw in (True, False):
-        monkeypatch.setattr(gather, "is_smaller_raw", lambda *_, raw=raw: raw)
+        monkeypatch.setattr(group_parts, "is_smaller_raw", lambda *_, raw=raw: raw)
         found.append(drained(tmp_path / str(raw), case.queries, case.epochs).answers())
     assert {q.name: found[0].counts.get(q.name) for q in case.queries} == {
         q.name: found[1].counts.get(q.name) for q in case.queries
@@ -110,13 +110,13 @@ def test_bytes_moved_are_those_of_the_smaller_form(
     chosen = moved(tmp_path / "chosen", queries, epochs)
     forced = []
     for raw in (True, False):
-        monkeypatch.setattr(gather, "is_smaller_raw", lambda *_, raw=raw: raw)
+        monkeypatch.setattr(group_parts, "is_smaller_raw", lambda *_, raw=raw: raw)
         forced.append(moved(tmp_path / str(raw), queries, epochs))
     assert chosen <= 1.25 * min(forced), f"chosen {chosen}, raw {forced[0]}, partials {forced[1]}"
 
 
 def test_bytes_of_raw_rows_grow_by_bits_with_the_filters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gather, "is_smaller_raw", lambda *_: True)
+    monkeypatch.setattr(group_parts, "is_smaller_raw", lambda *_: True)
     sizes = {}
     for filters in (1, 101):
         queries, epochs = shaped(filters, 100_000, 4000)

@@ -15,7 +15,8 @@ import pyarrow as pa
 from millpond.kernels.evaluate import Evaluator
 from millpond.log.manifest import LiveSection, Manifest
 from millpond.plan.groups.plan import GroupPlan, Plan
-from millpond.runtime.gather.gather import CHUNK_ROWS, group_parts
+from millpond.runtime.gather.gather import CHUNK_ROWS
+from millpond.runtime.gather.group_parts import group_parts
 from millpond.runtime.gather.lateness import Judged, judged_times, late_classes
 from millpond.runtime.gather.retained_events import BASE, column_name, read_events, retained_sections
 from millpond.runtime.gather.stream_columns import StreamColumns
