@@ -197,6 +197,7 @@ def _serve(
             except RestartNeeded:
                 return Restarts(supervisor.restarts, port)
             finally:
+                process.lines.log_rest()
                 process.warm_up.wait()
     return None
 
@@ -223,7 +224,7 @@ class _Process:
         restarts: int,
     ) -> None:  # fmt: skip
         self._options, self._reader, self._say = options, reader, say
-        self.gauges, self._lines = Gauges(), EpochLines()
+        self.gauges, self.lines = Gauges(), EpochLines()
         self._pond: Pond | None = None
         self._autoscaler: Autoscaler | None = None
         self.warm_up = WarmUp()
@@ -239,7 +240,7 @@ class _Process:
         spark = start_spark(settings.master, settings.memory, settings.spark)
         pond = Pond(
             spark, settings.folder, instances=settings.instances, store=settings.store, on_epoch=self._committed,
-            on_alive=self.supervisor.alive, stalled_after=settings.stalled_after,
+            on_alive=self._alive, stalled_after=settings.stalled_after,
             out=settings.out,
         )  # fmt: skip
         given_parameters(pond, settings.folder, settings.parameters)
@@ -264,10 +265,14 @@ class _Process:
         if is_json():
             log_epoch(epoch)
         else:
-            self._lines.add(epoch)
+            self.lines.add(epoch)
         self.supervisor.committed()
         if self._autoscaler is not None and self._pond is not None:
             self._autoscaler.epoch(self._pond, epoch.record)
+
+    def _alive(self, work: tuple[int, ...] | None) -> None:
+        self.supervisor.alive(work)
+        self.lines.log_due()
 
 
 def told_name(web: Web) -> tuple[str, bool]:
