@@ -108,6 +108,12 @@ class ChangingPond(LocalPond):
         """Adds a follower, which is run from its cursor on."""
         self._followers.append((Pump(follower.name), follower))
 
+    def unfollow(self) -> list[Follower]:
+        """Stops running all followers, and returns them."""
+        stopped = [follower for _, follower in self._followers]
+        self._followers.clear()
+        return stopped
+
     def _folding(self, run: Run, drain: bool, level: int) -> FoldTask:
         return msgspec.structs.replace(super()._folding(run, drain, level), merges_wait=self.merges_wait)
 

@@ -44,8 +44,8 @@ class ServedRows:
         kind, place = store_kind(store), store_path(store, self._truth.folder)
         if kind.reach == "process" or (place is not None and not place.exists()):
             raise StoreError(
-                f"Nobody keeps the rows of {query} where they are looked for ({place or shown(store)}).",
-                "Run its pond once; if it keeps them elsewhere (`store`), name that: store 'lmdb:PATH', 'redis://…'.",
+                f"The store {place or shown(store)} has no rows of {query}.",
+                "Run its pond once. If the pond has another store, name it: store 'lmdb:PATH', 'redis://…'.",
             )
 
     @property

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from millpond.errors import StoreError
+from millpond.service.postgres import pond_tables
 from millpond.service.postgres.pond_tables import PUBLIC, PondTables, Table
 from unit.service.postgres.conftest import ServedPond
 
@@ -18,3 +22,53 @@ def test_queries_whose_names_differ_in_case_have_a_table_each(tmp_path: Path) ->
     assert {table for table in tables.listing().schemas if table.schema == PUBLIC} == names
     assert [rows["page"].to_pylist() for rows in tables.read(names).values()] == [["/home"], ["/home"]]
     tables.close()
+
+
+def test_rows_of_an_abandoned_store_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pond_tables, "_PAUSE_SECONDS", 0)
+    pond = ServedPond(tmp_path, ("visits",))
+    tables, visits = PondTables(tmp_path, "lmdb"), Table(PUBLIC, "visits")
+    for _ in range(2):
+        pond.epoch("/home")
+    pond.pond.unfollow()  # from here on, the rows are in another store
+    pond.store.close()
+    applied = pond.pond.manifest.n
+    for _ in range(8):
+        pond.epoch("/home")
+    assert len(tables.read([visits])[visits]) == 1, "a store may be some records behind"
+    pond.epoch("/home")
+    numbers = rf"as of record {applied}, and the newest record of the pond is {pond.pond.manifest.n}\."
+    with pytest.raises(StoreError, match=rf"rows\.lmdb .*{numbers}") as refused:
+        tables.read([visits])
+    assert "--store" in refused.value.cure
+    assert tables.read([Table("millpond", "queries")]), "the log is current"
+    tables.close()
+
+
+def test_rows_of_a_store_that_catches_up_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pond = ServedPond(tmp_path, ("visits",))
+    pond.epoch("/home")
+    pond.epoch("/home")
+    [view] = pond.pond.unfollow()
+    for _ in range(12):
+        pond.epoch("/home")
+    tables, visits = PondTables(tmp_path, "lmdb"), Table(PUBLIC, "visits")
+
+    def catch_up(_seconds: float) -> None:
+        pond.pond.follow(view)
+        pond.epoch("/home")
+
+    monkeypatch.setattr(pond_tables, "open_rows", lambda *_, **__: pond.store)  # one process opens a store once
+    monkeypatch.setattr(pond_tables.time, "sleep", catch_up)
+    assert len(tables.read([visits])[visits]) == 1
+    tables.close()
+
+
+def test_a_store_without_rows_is_named(tmp_path: Path) -> None:
+    pond = ServedPond(tmp_path, ("visits",))
+    pond.epoch("/home")
+    tables = PondTables(tmp_path, f"lmdb:{tmp_path / 'other'}")
+    with pytest.raises(StoreError, match=r"no served rows in the store .*other\.") as refused:
+        tables.read([Table(PUBLIC, "visits")])
+    assert "--store" in refused.value.cure
+    pond.store.close()
