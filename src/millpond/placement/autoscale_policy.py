@@ -25,7 +25,7 @@ class Policy(msgspec.Struct, frozen=True):
     shards: tuple[int, int] | None = None
 
     def shards_for(self, instances: int, servers: int) -> int | None:
-        """The number of shards for so many instances, if the store has so many servers; None: shards stay.
+        """The number of shards for a number of instances, if the store has enough servers; None: shards stay.
 
         >>> policy = Policy(shards=(2, 6))
         >>> policy.shards_for(1, 4), policy.shards_for(3, 4), policy.shards_for(8, 4), policy.shards_for(8, 0)

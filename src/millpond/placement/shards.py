@@ -27,7 +27,7 @@ def requested_shards(wanted: int | Sequence[str], shards: Sequence[str], servers
     bucket now; `servers`: all servers that have joined.
 
     Raises:
-        ChangeRefused: there are not so many servers, or a name is not one of them.
+        ChangeRefused: there are fewer servers, or a name is not one of them.
 
     >>> requested_shards(2, ("a", "a", "c", "b", "c"), ("a", "b", "c")), requested_shards(3, ("b",), ("a", "b", "c"))
     (('a', 'c'), ('a', 'b', 'c'))

@@ -126,7 +126,7 @@ class ShardMover:
 
 
 def portions(target: Sequence[str], most: int = BUCKETS_AT_ONCE) -> Iterator[tuple[str, list[int]]]:
-    """Consecutive buckets of one shard, at most so many at once.
+    """Consecutive buckets of one shard, at most this number at once.
 
     >>> list(portions("aaab", 2))
     [('a', [0, 1]), ('a', [2]), ('b', [3])]

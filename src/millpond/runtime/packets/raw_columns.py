@@ -54,7 +54,7 @@ def _width(count: int) -> int:
 def is_smaller_raw(
     group: GroupPlan, rows: Rows, keys: int, cells: int, signed_slices: int = 0, signatures: int = 0
 ) -> bool:
-    """Whether the rows themselves take fewer bytes than partials of so many keys, cells, slices and signatures."""
+    """Whether the rows take fewer bytes than partials of this number of keys, cells, slices and signatures."""
     bytes_by_measure: dict[Hashable, int] = {}
     for measure in group.kept:
         name = (measure.kind, measure.values, rows.filter_of(measure.filter))

@@ -8,7 +8,7 @@ in a row for this, and one for each two steps taken. If every epoch closes windo
 
 Steps also wait, at most four seconds, for an epoch that begins without a backlog, so that the next input finds the
 step nearly done. Merges wait at most one second. A pond that always has a backlog must still do both, and its epochs
-are so long that a step adds little.
+are long, so that a step adds little.
 """
 
 from __future__ import annotations

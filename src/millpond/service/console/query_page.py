@@ -27,7 +27,7 @@ _EXACT_INTEGER = 2**53
 """The largest integer up to which a browser shows all of them exactly."""
 
 _RECENT_RECORDS = 20
-"""Rows of so many records before the newest one are shown first, if they are still there."""
+"""The number of records before the newest one whose rows are shown first, if they still exist."""
 
 
 async def show_query(readings: Readings, name: str) -> None:

@@ -40,7 +40,7 @@ CHANGES = 200
 
 
 class Shared(Generic[T]):
-    """A value that is read in another thread, and again when it is asked for and older than `seconds`.
+    """A value that is read in another thread, and read again when it is requested and older than `seconds`.
 
     If reading it takes long, as with a thousand queries, it may be older: reading takes 1 % of a core at most.
     """

@@ -137,7 +137,7 @@ class RowStream:
             raise BusyError(f"There are {SUBSCRIBERS} subscriptions already.", "End one of them.")
 
     def _now(self) -> tuple[Truth, PondSpec] | None:
-        """The pond as of at most a tenth of a second ago, so that many subscribers look at the log once."""
+        """The pond as of at most a tenth of a second ago, so that subscribers share one look at the log."""
         with self._lock:
             if monotonic() - self._seen[0] >= _LOOK_SECONDS:
                 self._seen = monotonic(), self._reader.now()

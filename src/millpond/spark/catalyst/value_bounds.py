@@ -122,7 +122,7 @@ class _Rounds:
         self._left -= 1
         if self._left < 0 and self._refuses:
             raise QueryRefused(
-                f"{_shown(whole)} makes its value grow in so many lambdas within each other that no bound is found.",
+                f"{_shown(whole)} makes its value grow in too many nested lambdas: no bound is found.",
                 "Use fewer `aggregate` within each other.",
             )
         return self._left >= 0

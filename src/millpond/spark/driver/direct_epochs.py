@@ -41,7 +41,7 @@ from millpond.spark.session.batch_rows import BatchRows
 from millpond.spark.session.failures import explained
 
 WORTH_READING = 50_000
-"""The records of a batch with a tick are read as a separate batch only if they are so many: planning it takes time."""
+"""From this number on, the records of a batch with a tick are read as a separate batch, which takes time to plan."""
 
 Between: TypeAlias = Callable[[Offsets, Offsets], tuple[DataFrame, ReadLayout]]
 """Reads the records of a stream between two offsets as a batch, without the tick."""

@@ -44,7 +44,7 @@ from millpond.spark.reading.source_updates import LOCAL
 from millpond.spark.sources.record_texts import parses_alike
 
 LEAST_BYTES, MOST_BYTES = 1 << 20, 128 << 20
-"""A task reads at least and at most so many bytes of files, if there are enough, and if row groups allow it."""
+"""The least and the most bytes of files that a task reads, if there are enough, and if row groups allow it."""
 
 _OF_TEXTS = {"spark.sql.columnNameOfCorruptRecord": CORRUPT, "spark.sql.files.ignoreCorruptFiles": "false"}
 _SETTINGS = {
