@@ -10,10 +10,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from millpond import LatestRows, Pond
 from millpond.errors import ForeignPondError, MillpondError, QueryTypeError, SourceError, StoreError, UnsupportedQuery
+from millpond.spark.driver_classes.loading import load_class
+from millpond.spark.session.session import reading_session
 
 TX = "CREATE TABLE tx (k BIGINT, ts TIMESTAMP) USING parquet OPTIONS (path '{folder}/tx', maxFilesPerTrigger 1);"
 KEYS = (1, 2)
@@ -131,6 +134,8 @@ def test_a_table_is_read_again_when_its_file_has_changed(spark: SparkSession, tm
         5: lambda: (file.write_text("1,end\n"), os.utime(file, later)),
         6: file.unlink,
     }
+    table = spark.read.schema("k BIGINT, label STRING").csv(f"{tmp_path}/dim")
+    table.select("k", F.udf(lambda label: label)("label").alias("label")).createOrReplaceTempView("computed")
     with Pond(spark, tmp_path / "pond", instances=2, store="memory", on_epoch=Steps(does)) as pond:
         pond.load(
             TX.format(folder=tmp_path)
@@ -138,11 +143,54 @@ def test_a_table_is_read_again_when_its_file_has_changed(spark: SparkSession, tm
         )
         pond.add("equal", query.format("LEFT JOIN", "ON tx.k = dim.k"))
         pond.add("longer", query.format("LEFT JOIN", "ON tx.k < dim.k + length(label) - 2"))
+        pond.add("computed", select("computed"))
         with pytest.raises(SourceError, match=r"a\.csv"):
             pond.run(once=True)
-        expected = {second: [label, None] for second, label in enumerate(("old",) * 3 + ("new", "now", "end"), 1)}
-        assert labels(pond, "equal") == labels(pond, "longer") == expected
+
+        def expected(*of_epochs: str) -> dict[int, list[str | None]]:
+            return {second: [label, None] for second, label in enumerate(of_epochs, 1)}
+
+        assert labels(pond, "equal") == labels(pond, "longer") == expected(*["old"] * 3, "new", "now", "end")
+        anew = expected("old", "old", "new", "new", "now", "end")
+        assert labels(pond, "computed") == anew, "a function may read anything, so its table is computed in each epoch"
         assert {(row["k"], row["known"]) for row in pond.table("equal").to_pylist()} == {(1, True), (2, False)}
+    spark.catalog.dropTempView("computed")
+
+
+def test_whose_broadcasts_are_kept(spark: SparkSession, tmp_path: Path) -> None:
+    """Those of tables that Spark's own operators and functions compute from files that it must read completely."""
+    session, jvm = reading_session(spark), spark._jvm
+    assert jvm is not None and load_class(spark, "millpond.TableBroadcasts")
+    write_table(tmp_path / "dim", "a", KEYS, "old")
+    files = session.read.parquet(f"{tmp_path}/dim")
+    events = session.range(3)
+
+    def count(table: DataFrame) -> int:
+        """How many broadcasts the next batch could use again."""
+        tables = jvm.millpond.TableBroadcasts()
+        tables.rows(events.join(F.broadcast(table), F.expr("id = k"), "left")._jdf)
+        return tables.size()
+
+    session.udf.register("python_plus", lambda k: k + 1, "bigint")
+    ranked = files.selectExpr("k", "label", "rank() OVER (PARTITION BY k ORDER BY label) AS n").where("k > 0")
+    grouped = ranked.repartition(1).groupBy("k").agg(F.max("label").alias("label"), F.collect_set("n"))
+    kept = [
+        files, files.union(files).orderBy("label").limit(2), grouped.join(files.withColumnRenamed("k", "j"), "label"),
+        files.selectExpr("k", "explode(split(label, 'l'))").coalesce(1),
+    ]  # fmt: skip
+    assert [count(table) for table in kept] == [1] * len(kept)
+    read_anew = [
+        files.selectExpr("python_plus(k) AS k"), files.where("python_plus(k) > 1").limit(2), files.sample(0.5),
+        files.mapInArrow(lambda batches: batches, "k bigint, label string"), files.where("rand() > 0"),
+        *(session.read.option(name, "true").parquet(f"{tmp_path}/dim")
+          for name in ("ignoreMissingFiles", "IGNORECORRUPTFILES")),
+    ]  # fmt: skip
+    assert [count(table) for table in read_anew] == [0] * len(read_anew)
+    for name in ("ignoreMissingFiles", "ignoreCorruptFiles"):
+        session.conf.set(f"spark.sql.files.{name}", "true")
+        assert count(files) == 0, name
+        session.conf.unset(f"spark.sql.files.{name}")
+    assert count(files) == 1
 
 
 def test_a_table_of_a_database_is_read_anew_in_every_epoch(spark: SparkSession, tmp_path: Path) -> None:

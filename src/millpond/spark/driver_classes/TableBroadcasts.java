@@ -2,6 +2,7 @@ package millpond;
 
 import java.io.IOException;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
@@ -13,18 +14,45 @@ import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.Dataset;
+import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.UserDefinedExpression;
+import org.apache.spark.sql.execution.CoalesceExec;
+import org.apache.spark.sql.execution.CollectLimitExec;
+import org.apache.spark.sql.execution.ColumnarToRowExec;
+import org.apache.spark.sql.execution.ExpandExec;
 import org.apache.spark.sql.execution.FileSourceScanExec;
+import org.apache.spark.sql.execution.FilterExec;
+import org.apache.spark.sql.execution.GenerateExec;
+import org.apache.spark.sql.execution.GlobalLimitExec;
+import org.apache.spark.sql.execution.InputAdapter;
+import org.apache.spark.sql.execution.LocalLimitExec;
 import org.apache.spark.sql.execution.LocalTableScanExec;
+import org.apache.spark.sql.execution.ProjectExec;
 import org.apache.spark.sql.execution.QueryExecution;
 import org.apache.spark.sql.execution.RangeExec;
 import org.apache.spark.sql.execution.SQLExecutionRDD;
+import org.apache.spark.sql.execution.SortExec;
 import org.apache.spark.sql.execution.SparkPlan;
+import org.apache.spark.sql.execution.TakeOrderedAndProjectExec;
+import org.apache.spark.sql.execution.UnionExec;
+import org.apache.spark.sql.execution.WholeStageCodegenExec;
+import org.apache.spark.sql.execution.aggregate.HashAggregateExec;
+import org.apache.spark.sql.execution.aggregate.ObjectHashAggregateExec;
+import org.apache.spark.sql.execution.aggregate.SortAggregateExec;
 import org.apache.spark.sql.execution.datasources.FileIndex;
 import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
 import org.apache.spark.sql.execution.datasources.InMemoryFileIndex;
 import org.apache.spark.sql.execution.exchange.BroadcastExchangeExec;
 import org.apache.spark.sql.execution.exchange.ReusedExchangeExec;
+import org.apache.spark.sql.execution.exchange.ShuffleExchangeExec;
+import org.apache.spark.sql.execution.joins.BroadcastHashJoinExec;
+import org.apache.spark.sql.execution.joins.BroadcastNestedLoopJoinExec;
+import org.apache.spark.sql.execution.joins.CartesianProductExec;
+import org.apache.spark.sql.execution.joins.ShuffledHashJoinExec;
+import org.apache.spark.sql.execution.joins.SortMergeJoinExec;
+import org.apache.spark.sql.execution.window.WindowExec;
+import org.apache.spark.sql.execution.window.WindowGroupLimitExec;
 import scala.Option;
 import scala.collection.Iterator;
 import scala.collection.JavaConverters;
@@ -37,11 +65,27 @@ import scala.util.Try;
  * Spark reads and broadcasts each joined table in each batch. A broadcast is used again if the plan of the table is
  * equal, is a function of files and constants only, and none of the files has changed: the list of files, and each
  * file's size and time of change, are those from before it was read. Everything else is read in each batch.
+ *
+ * Spark considers a user's function deterministic unless its author declares otherwise, although it may read anything.
+ * So a broadcast is kept only if all its operators and functions are Spark's own.
  */
 public class TableBroadcasts {
-    /** Of a file that is younger than this when it is read, the time may not show the next change. */
+    /** A file that changed less than this before it is read may change again without a new time of change. */
     private static final long CLOCK_STEP_MS = 2000;
-    private static final String IGNORES_ERRORS = "spark.sql.files.ignoreCorruptFiles";
+
+    /** Settings, and options of a table, with which a read may silently leave out a file. */
+    private static final String[] IGNORED_ERRORS = {"ignoreCorruptFiles", "ignoreMissingFiles"};
+
+    /** The operators whose output is a function of their children's rows and their own expressions. */
+    private static final Set OPERATORS = new HashSet(Arrays.asList(new Class[] {
+        BroadcastExchangeExec.class, BroadcastHashJoinExec.class, BroadcastNestedLoopJoinExec.class,
+        CartesianProductExec.class, CoalesceExec.class, CollectLimitExec.class, ColumnarToRowExec.class,
+        ExpandExec.class, FilterExec.class, GenerateExec.class, GlobalLimitExec.class, HashAggregateExec.class,
+        InputAdapter.class, LocalLimitExec.class, ObjectHashAggregateExec.class, ProjectExec.class,
+        ShuffleExchangeExec.class, ShuffledHashJoinExec.class, SortAggregateExec.class, SortExec.class,
+        SortMergeJoinExec.class, TakeOrderedAndProjectExec.class, UnionExec.class, WholeStageCodegenExec.class,
+        WindowExec.class, WindowGroupLimitExec.class
+    }));
 
     private Map kept = new HashMap();
 
@@ -51,8 +95,7 @@ public class TableBroadcasts {
         QueryExecution execution = batch.queryExecution();
         SparkPlan plan = execution.executedPlan();
         Map found = new HashMap();
-        boolean ignores = Boolean.parseBoolean(batch.sparkSession().conf().get(IGNORES_ERRORS, "false"));
-        SparkPlan made = ignores ? plan : replaced(plan, found);
+        SparkPlan made = ignoresErrors(batch.sparkSession()) ? plan : replaced(plan, found);
         kept = found;
         if (made == plan) {
             return execution.toRdd();
@@ -89,7 +132,7 @@ public class TableBroadcasts {
         return (SparkPlan) plan.withNewChildren(made.toList());
     }
 
-    /** `node`, which is a broadcast or stands for it, or what stands for an equal broadcast. */
+    /** A reference to the kept broadcast that equals `exchange`, or `node`: `exchange` itself or a reference to it. */
     private SparkPlan broadcast(BroadcastExchangeExec exchange, SparkPlan node, Map found) {
         Object key = exchange.canonicalized();
         Kept now = (Kept) found.get(key);
@@ -108,10 +151,10 @@ public class TableBroadcasts {
         return now.exchange == exchange ? node : new ReusedExchangeExec(node.output(), now.exchange);
     }
 
-    /** Adds the states of all files below a plan; false if it depends on more than files and constants. */
+    /** Adds the state of each file that a plan reads; false if it depends on more than files and constants. */
     private static boolean collect(SparkPlan plan, Set files) {
         for (Iterator each = plan.expressions().iterator(); each.hasNext();) {
-            if (!((Expression) each.next()).deterministic()) {
+            if (!isRepeatable((Expression) each.next())) {
                 return false;
             }
         }
@@ -127,6 +170,9 @@ public class TableBroadcasts {
         if (plan.children().isEmpty()) {
             return plan instanceof LocalTableScanExec || plan instanceof RangeExec;
         }
+        if (!OPERATORS.contains(plan.getClass())) {
+            return false;
+        }
         for (Iterator each = plan.children().iterator(); each.hasNext();) {
             if (!collect((SparkPlan) each.next(), files)) {
                 return false;
@@ -135,16 +181,41 @@ public class TableBroadcasts {
         return true;
     }
 
-    private static boolean ignoresErrors(HadoopFsRelation relation) {
-        for (Iterator each = relation.options().keysIterator(); each.hasNext();) {
-            if (((String) each.next()).equalsIgnoreCase("ignoreCorruptFiles")) {
+    /** Whether an expression has the same value in each batch, for the same rows: it calls no function of a user. */
+    private static boolean isRepeatable(Expression expression) {
+        if (!expression.deterministic() || expression instanceof UserDefinedExpression) {
+            return false;
+        }
+        for (Iterator each = expression.children().iterator(); each.hasNext();) {
+            if (!isRepeatable((Expression) each.next())) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    private static boolean ignoresErrors(SparkSession session) {
+        for (int i = 0; i < IGNORED_ERRORS.length; i++) {
+            if (Boolean.parseBoolean(session.conf().get("spark.sql.files." + IGNORED_ERRORS[i], "false"))) {
                 return true;
             }
         }
         return false;
     }
 
-    /** Adds the state of each listed file, now and when it was listed; false if one is missing or very young. */
+    private static boolean ignoresErrors(HadoopFsRelation relation) {
+        for (Iterator each = relation.options().keysIterator(); each.hasNext();) {
+            String option = (String) each.next();
+            for (int i = 0; i < IGNORED_ERRORS.length; i++) {
+                if (option.equalsIgnoreCase(IGNORED_ERRORS[i])) {
+                    return true;
+                }
+            }
+        }
+        return false;
+    }
+
+    /** Adds the state of each listed file, now and when it was listed; false if one is missing or has just changed. */
     private static boolean collect(InMemoryFileIndex index, Set files) {
         long youngest = System.currentTimeMillis() - CLOCK_STEP_MS;
         Map folders = new HashMap();
