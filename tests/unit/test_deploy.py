@@ -191,6 +191,7 @@ def test_executors_reach_the_driver_where_the_manifests_say(manifests: dict[tupl
     ports = {int(spark["spark.driver.port"]), int(spark["spark.driver.blockManager.port"])}
     assert ports == {port["port"] for port in driver["spec"]["ports"]}
     assert ports < {port["containerPort"] for port in container["ports"]}
+    assert {spark["spark.authenticate"], spark["spark.network.crypto.enabled"]} == {"true"}, "of ports that all reach"
     assert spark["spark.kubernetes.container.image"] == container["image"]
     account = spark["spark.kubernetes.authenticate.executor.serviceAccountName"]
     assert not manifests["ServiceAccount", account]["automountServiceAccountToken"]
