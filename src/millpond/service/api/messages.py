@@ -392,7 +392,7 @@ class Status(Tabular, frozen=True):
     `record`: the newest record of the log. `epoch`: the newest epoch in it. `epochs`, `events` and the times of epochs
     are measured since this process leads. `took_over_s`: the time from the discovery that the previous leader had
     failed to the claim. `buckets_moving`: the number of buckets whose state has not yet migrated to its next instance.
-    `moved_in_s`: when it will have, in seconds from now, if its rate is known.
+    `moved_in_s`: the estimated seconds until it will have, if the rate is known.
     `sources`: the backlog of each source. `standbys`: the addresses of the processes that take over if the leader
     fails, except for a pond in an object store. `problems`: causes of incomplete results, such as a quarantined query;
     each begins with an error code.
