@@ -37,14 +37,14 @@ def batch(now: int, keys: Sequence[int]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
 def test_of_keys_without_new_events_none_is_read(query: Query, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    together, read = GroupLog.together, list[int]()
+    concat_stored, read = GroupLog.concat_stored, list[int]()
 
     def counting(log: GroupLog, parts: Sequence[Events]) -> Events:
-        found = together(log, parts)
+        found = concat_stored(log, parts)
         read.append(found.rows)
         return found
 
-    monkeypatch.setattr(GroupLog, "together", counting)
+    monkeypatch.setattr(GroupLog, "concat_stored", counting)
     epochs = [batch(now, range(KEYS)) for now in range(6)]  # no merge
     epochs += [batch(20, [7, 8]), batch(30, [7])]
     run = Run(tmp_path, [query])
