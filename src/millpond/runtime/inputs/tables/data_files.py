@@ -27,28 +27,29 @@ _PLAIN = {
 
 
 class DataFile(NamedTuple):
-    """A data file of a table: its address and its size in bytes.
+    """A data file of a table: its address, its size in bytes, and the values of the columns of its partition by name.
 
-    `constants` are the values of columns that the file itself lacks, by name. `ids` are the numbers by which the file
-    names its columns, if the table has them; otherwise columns are found by name.
+    A column that is in the file has the values of the file.
     """
 
     path: str
     size: int
     constants: dict[str, Any]
-    ids: dict[str, int] | None = None
 
 
 class FileReader(msgspec.Struct, frozen=True):
     """Reads files of a table in a task, which does not open the table.
 
     `table` is its name in messages, `open` opens the address of a file (None: it is a local path), and `missing_cure`
-    is the cure if a file does not exist.
+    is the cure if a file does not exist. `ids` are the numbers of the table's columns by name in lower case, by which
+    files name their columns; None: columns are found by name. `defaults` are the values of columns that a file lacks.
     """
 
     table: str
     missing_cure: str
     open: Callable[[str], Any] | None = None
+    ids: dict[str, int] | None = None
+    defaults: dict[str, Any] = {}
 
     def read(self, file: DataFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The rows of a file in the types of `schema`; a column that the file lacks is NULL. Ignores the case of names.
@@ -57,24 +58,25 @@ class FileReader(msgspec.Struct, frozen=True):
             GoneError: the file does not exist. LateSchemaError: the table does not have a column, or it has another
                 type than the schema.
         """
-        if file.ids is not None:
+        if (ids := self.ids) is not None:
             for name in schema.names:
-                if name.lower() not in file.ids:
-                    raise LateSchemaError(f"{name} is not a column of {self.table}.", one_of(name, [*file.ids]))
+                if name.lower() not in ids:
+                    raise LateSchemaError(f"{name} is not a column of {self.table}.", one_of(name, ids))
         try:
             source = file.path if self.open is None else self.open(file.path)
             opened = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
         except FileNotFoundError as error:
             raise GoneError(f"The data file {file.path} no longer exists.", self.missing_cure) from error
         with opened:
-            yield from _batches(file, schema, opened)
+            constants = {name.lower(): value for name, value in (self.defaults | file.constants).items()}
+            yield from _batches(file, schema, opened, _stored_names(ids, opened.schema_arrow), constants)
 
 
-def _batches(file: DataFile, schema: pa.Schema, opened: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
-    stored = _stored_names(file, opened.schema_arrow)
+def _batches(
+    file: DataFile, schema: pa.Schema, opened: pq.ParquetFile, stored: dict[str, str], constants: dict[str, Any]
+) -> Iterator[pa.RecordBatch]:
     leaves = [opened.schema.column(number) for number in range(len(opened.schema))]
     int96 = [leaf.path for leaf in leaves if leaf.physical_type == "INT96"]
-    constants = {name.lower(): value for name, value in file.constants.items()}
     needed = [stored[name.lower()] for name in schema.names if name.lower() in stored]
     for batch in opened.iter_batches(_ROWS, columns=needed):
         columns = []
@@ -90,12 +92,12 @@ def _batches(file: DataFile, schema: pa.Schema, opened: pq.ParquetFile) -> Itera
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _stored_names(file: DataFile, stored: pa.Schema) -> dict[str, str]:
+def _stored_names(ids: dict[str, int] | None, stored: pa.Schema) -> dict[str, str]:
     """By the name of a column in lower case, its name in the file, which differs if the column was renamed."""
     numbers = {int((field.metadata or {}).get(b"PARQUET:field_id", 0)): field.name for field in stored}
-    if file.ids is None or not numbers.keys() - {0}:
+    if ids is None or not numbers.keys() - {0}:
         return {name.lower(): name for name in stored.names}
-    return {name.lower(): numbers[number] for name, number in file.ids.items() if number in numbers}
+    return {name: numbers[number] for name, number in ids.items() if number in numbers}
 
 
 def _repeated(file: DataFile, field: pa.Field, value: object, count: int) -> pa.Array:

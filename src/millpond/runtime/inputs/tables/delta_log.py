@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -45,6 +44,7 @@ class DeltaLog(TableLog):
         Raises:
             SourceError: there is none, or it cannot be read. InputError: it has a feature that is not supported.
         """
+        super().__init__()
         self.path, self._skips = local_path(path, "The Delta table"), skips_changes
         self.name = str(self.path)
         table = self._opened()
@@ -52,8 +52,6 @@ class DeltaLog(TableLog):
         self._check(protocol.min_reader_version, protocol.reader_features or (), metadata.configuration)
         self.id = str(metadata.id)
         self._newest, self._stamp = table.version(), self._stamp_of(table.version())
-        self._cached_commit = lru_cache(64)(self._commit_files)
-        self._cached_snapshot = lru_cache(1)(self._snapshot)
 
     def newest(self) -> int:
         """The newest version.
@@ -94,12 +92,6 @@ class DeltaLog(TableLog):
     def _before(self, end: Position) -> int:
         return end.version - 1
 
-    def _added(self, version: int) -> list[DataFile]:
-        return self._cached_commit(version)
-
-    def _all(self, version: int) -> list[DataFile]:
-        return self._cached_snapshot(version)
-
     def _commit(self, version: int) -> Path:
         return self.path / "_delta_log" / f"{version:020}.json"
 
@@ -132,7 +124,7 @@ class DeltaLog(TableLog):
             raise self._incomplete(version)
         return found
 
-    def _commit_files(self, version: int) -> list[DataFile]:
+    def _added(self, version: int) -> list[DataFile]:
         """The files with new rows of a version."""
         added, removed, vectors = list[DataFile](), False, False
         for action in self._actions(version):
@@ -153,7 +145,7 @@ class DeltaLog(TableLog):
             raise self._with_vectors()
         return [] if removed else added
 
-    def _snapshot(self, version: int) -> list[DataFile]:
+    def _all(self, version: int) -> list[DataFile]:
         """All files of a version, oldest first, because old rows mostly have early event times."""
         table = self._opened(version)
         self.check_id(str(table.metadata().id))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date, timedelta
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -80,12 +80,13 @@ class IcebergLog(TableLog):
                 "A stream USING iceberg has a path, or a catalog and a table.",
                 "Write OPTIONS (path '…'), or OPTIONS (catalog 'prod', table 'sales.orders').",
             )
+        super().__init__()
         self._folder = None if path is None else local_path(path, "The Iceberg table")
-        self._catalog, self._table, self._skips = catalog or "", table or "", skips_changes
+        self._table, self._skips = table or "", skips_changes
+        self._catalog = cache(partial(_opened_catalog, catalog or ""))
         self.name = str(self._folder or f"{catalog}.{table}")
         self._read_metadata = lru_cache(1)(self._read_metadata_file)
         self._lineage = lru_cache(2)(self._lineage_of)
-        self._added_files, self._all_files = lru_cache(64)(self._append), lru_cache(1)(self._snapshot_files)
         self._set_metadata(*self._current())
         self.id = str(self._metadata.table_uuid)
 
@@ -96,7 +97,10 @@ class IcebergLog(TableLog):
         return _NONE if metadata.current_snapshot_id is None else metadata.current_snapshot_id
 
     def reader(self) -> FileReader:
-        return FileReader(self.name, _MISSING_CURE, partial(_open_file, self._io))
+        fields = self._metadata.schema().fields
+        ids = {field.name.lower(): field.field_id for field in fields}
+        defaults = {field.name: _constant(field.field_type, field.initial_default) for field in fields}
+        return FileReader(self.name, _MISSING_CURE, partial(_open_file, self._io), ids, defaults)
 
     def first(self, options: Mapping[str, str]) -> Position:
         position = super().first(options)
@@ -150,12 +154,6 @@ class IcebergLog(TableLog):
     def _before(self, end: Position) -> int:
         return end.version
 
-    def _added(self, version: int) -> list[DataFile]:
-        return self._added_files(version)
-
-    def _all(self, version: int) -> list[DataFile]:
-        return self._all_files(version)
-
     def _lineage_of(self, newest: int) -> _Lineage:
         """The snapshots that lead to one, as long as they exist."""
         found = list[Snapshot]()
@@ -166,8 +164,7 @@ class IcebergLog(TableLog):
         found.reverse()
         return _Lineage(found, {snapshot.snapshot_id: place for place, snapshot in enumerate(found)})
 
-    def _append(self, version: int) -> list[DataFile]:
-        """The files with new rows of a snapshot."""
+    def _added(self, version: int) -> list[DataFile]:
         snapshot = self._snapshot(version)
         operation = None if snapshot.summary is None else snapshot.summary.operation
         if operation == Operation.REPLACE:
@@ -180,7 +177,7 @@ class IcebergLog(TableLog):
         added = (one for one in entries if one.status == ManifestEntryStatus.ADDED and one.snapshot_id == version)
         return [self._data_file(one.data_file) for one in added]
 
-    def _snapshot_files(self, version: int) -> list[DataFile]:
+    def _all(self, version: int) -> list[DataFile]:
         """All files of a snapshot, oldest first, because old rows mostly have early event times."""
         entries = self._entries(self._snapshot(version))
         return [self._data_file(one.data_file) for one in sorted(entries, key=lambda one: one.sequence_number or 0)]
@@ -216,15 +213,12 @@ class IcebergLog(TableLog):
                 f"The data file {file.file_path} of {self.name} is {file.file_format.value}, which cannot be read.",
                 "Set the table property write.format.default to parquet, and rewrite the files.",
             )
-        schema = self._metadata.schema()
-        defaults = {field.name: (field.field_type, field.initial_default) for field in schema.fields}
-        constants = {name: _constant(*default) for name, default in defaults.items() if default[1] is not None}
+        schema, constants = self._metadata.schema(), dict[str, Any]()
         for place, field in enumerate(self._metadata.specs()[file.spec_id].fields):
             name = schema.find_column_name(field.source_id)
             if name is not None and isinstance(field.transform, IdentityTransform):
                 constants[name] = _constant(schema.find_type(field.source_id), file.partition[place])
-        ids = {field.name.lower(): field.field_id for field in schema.fields}
-        return DataFile(file.file_path, file.file_size_in_bytes, constants, ids)
+        return DataFile(file.file_path, file.file_size_in_bytes, constants)
 
     def _snapshot(self, version: int) -> Snapshot:
         if version not in self._snapshots:
@@ -240,11 +234,9 @@ class IcebergLog(TableLog):
         try:
             if self._folder is not None:
                 return self._read_metadata(self._newest_file(self._folder)), LocalFiles()
-            catalog = load_catalog(self._catalog)
-            files = partial(_operators_files, catalog)
-            setattr(catalog, "_load_file_io", files)  # noqa: B010  # mypy refuses to replace a method
+            catalog = self._catalog()
             table = catalog.load_table(self._table)
-            return table.metadata, files(table.config, table.metadata_location)
+            return table.metadata, _operators_files(catalog, table.config, table.metadata_location)
         except MillpondError:
             raise
         except NoSuchTableError as error:
@@ -295,6 +287,12 @@ class LocalFiles(PyArrowFileIO):
 
     def new_input(self, location: str) -> PyArrowFile:
         return super().new_input(str(local_path(location, "A file of the Iceberg table")))
+
+
+def _opened_catalog(name: str) -> Catalog:
+    catalog = load_catalog(name)
+    setattr(catalog, "_load_file_io", partial(_operators_files, catalog))  # noqa: B010  # mypy refuses to replace a method
+    return catalog
 
 
 def _operators_files(catalog: Catalog, config: Mapping[str, str] = {}, location: str | None = None) -> FileIO:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from functools import lru_cache
 from typing import NamedTuple
 
 from millpond.clock import moment_us
@@ -41,7 +42,7 @@ class Limit(NamedTuple):
 
 
 class TableLog(ABC):
-    """The versions of one table, which is opened when the object is made."""
+    """The versions of one table, which is opened when the object is made. Lists of files are cached."""
 
     format: str
     """The format's name in messages."""
@@ -51,6 +52,9 @@ class TableLog(ABC):
 
     id: str
     """The unique id of the table; a table that replaces it at the same address has another one."""
+
+    def __init__(self) -> None:
+        self._cached_added, self._cached_all = lru_cache(64)(self._added), lru_cache(1)(self._all)
 
     @abstractmethod
     def newest(self) -> int:
@@ -174,7 +178,7 @@ class TableLog(ABC):
             )
 
     def _files(self, at: Position) -> list[DataFile]:
-        return self._all(at.version) if at.snapshot else self._added(at.version)
+        return self._cached_all(at.version) if at.snapshot else self._cached_added(at.version)
 
     def _at_time(self, text: str) -> Position:
         try:
