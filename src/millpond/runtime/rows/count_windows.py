@@ -8,7 +8,8 @@ events, in the event log.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -28,7 +29,8 @@ from millpond.state.layout.cells import Cells, Piece
 from millpond.state.layout.event_log import Events
 
 
-class CountedEvents(NamedTuple):
+@dataclass(frozen=True)
+class CountedEvents:
     """The events of a query that are counted in this epoch, and the earlier events of their keys that rows need.
 
     `events` are sorted by slot, then by their order within the key. `fresh`: which of them are counted now, the last
@@ -47,17 +49,17 @@ class CountedEvents(NamedTuple):
     drains: bool
     drained_us: int | None
 
-    @property
+    @cached_property
     def added(self) -> Ints:
         """For each key, the number of events that are counted now."""
         return np.bincount(self.key_of[self.fresh], minlength=len(self.firsts))
 
-    @property
+    @cached_property
     def ends(self) -> Ints:
         """For each key, the position after its last event."""
         return np.append(self.firsts[1:], self.events.rows)
 
-    @property
+    @cached_property
     def numbers(self) -> Ints:
         """For each event, the number of counted events of its key up to it."""
         return self.before[self.key_of] + 1 + np.arange(self.events.rows) - (self.ends - self.added)[self.key_of]
@@ -94,7 +96,10 @@ class CountedEvents(NamedTuple):
             lows.append(np.minimum(at - np.minimum(numbers[at] - 1, preceding), ends[at]))
             highs.append(np.maximum(np.minimum(at + 1 + following, ends[at]), lows[-1]))
         times, totals = self.events.times_us, totals_of(plan)
-        running = running_columns(plan, totals, self.stored, self.events, self._within(plan), at) if totals else {}
+        running = {}
+        if totals:
+            keys = self.firsts, self.key_of
+            running = running_columns(plan, totals, self.stored, self.events, keys, self._within(plan), at)
         after_us = times[at] + plan.query.row_per_event  # as the windows of time frames, they end just after the event
         return DueFrames(self.events, lows, highs, at, times[lows[-1]], after_us, running)
 

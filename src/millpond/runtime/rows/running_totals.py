@@ -35,25 +35,25 @@ def total_piece(name: str, measure: Measure, events: Events) -> Piece:
 
 
 def running_columns(
-    plan: QueryPlan, totals: Mapping[str, Measure], stored: Sequence[Cells], events: Events, within: Mask, at: Ints
+    plan: QueryPlan, totals: Mapping[str, Measure], stored: Sequence[Cells], events: Events, keys: tuple[Ints, Ints],
+    within: Mask, at: Ints,
 ) -> dict[int, dict[str, npt.NDArray[Any]]]:
     """For each running total of a query, by its position, the columns of its measures for the rows of the events `at`.
 
-    `events` are sorted by slot and time; `within`: which of them the stored totals contain, the first ones of each key.
+    `events` are sorted by slot and time. `keys`: the position of the first event of each key, and for each event the
+    position of its key among these. `within`: which events the stored totals contain, the first ones of each key.
     """
     slots = events.slots.astype(np.int64)
-    firsts = np.flatnonzero(np.diff(slots, prepend=-1))
-    key_of = np.cumsum(np.diff(slots, prepend=-1) != 0) - 1
+    firsts, key_of = keys
     begins = firsts + np.bincount(key_of[within], minlength=len(firsts))
     frames = Frames(events, carried=_carried(totals, stored, slots[firsts], begins))
     low = begins + np.arange(len(firsts))
     new_time = np.append((np.diff(slots) != 0) | (np.diff(events.times_us) != 0), True)
     peers = np.flatnonzero(new_time)
-    last_peer = peers[np.searchsorted(peers, np.arange(events.rows))]
     presence, found = presence_filter(plan.query), dict[int, dict[str, npt.NDArray[Any]]]()
     for i, aggregate in enumerate(plan.query.aggregates):
         if aggregate.running:
-            last = at if aggregate.running == "rows" else last_peer[at]
+            last = at if aggregate.running == "rows" else peers[np.searchsorted(peers, at)]
             high = last + 1 + key_of[at] + 1  # a carried cell is inserted for this key and for each before it
             found[i] = frames.columns(measures_of(aggregate, presence), low[key_of[at]], high)
     return found

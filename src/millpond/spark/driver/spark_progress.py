@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import msgspec
@@ -105,35 +106,51 @@ class SparkTimes:
         The tasks of a stage that has another stage before it in its job fold, the others gather; this is how their
         tracks are named. Spark keeps stages for a while.
         """
-        jvm: Any = self._spark._jvm
         store: Any = self._spark.sparkContext._jsc.sc().statusStore()
-        mapper = jvm.com.fasterxml.jackson.databind.ObjectMapper()
-        mapper.registerModule(jvm.com.fasterxml.jackson.module.scala.DefaultScalaModule())
-        none = jvm.java.util.ArrayList()
+        none = self._jvm.java.util.ArrayList()
         stages = store.stageList(none, False, False, getattr(store, "stageList$default$4")(), none)
         found: dict[tuple[int, int], list[Span]] = {}
         with self._lock:
             for place in range(stages.size()):  # the newest is the first
                 stage = stages.apply(place)
                 key = stage.stageId(), stage.attemptId()
-                spans = self._stages.get(key) or _spans_of(stage, store, mapper)
-                if spans and spans[0].start_us < since_us:
+                known = self._stages.get(key)
+                span = known[0] if known else _span_of(stage)
+                if span is None:
+                    continue
+                if span.start_us < since_us:
                     break
-                if spans:
-                    found[key] = spans
+                found[key] = known or [span, *self._tasks_of(stage, store)]
             self._stages = found
         return [span for spans in found.values() for span in spans]
 
 
-def _spans_of(stage: Any, store: Any, mapper: Any) -> list[Span]:
-    """A stage and its tasks; empty if it is not completed."""
+    def _tasks_of(self, stage: Any, store: Any) -> Iterator[Span]:
+        name, tasks = _name_of(stage), store.taskList(stage.stageId(), stage.attemptId(), MOST_TASKS)
+        for task in msgspec.json.decode(self._mapper.writeValueAsString(tasks), type=list[_Task]):
+            began_us = task.launch_time * 1000
+            yield Span(f"{name} {task.index}", "task", began_us, began_us + (task.duration or 0) * 1000)
+
+    @property
+    def _jvm(self) -> Any:
+        return self._spark._jvm
+
+    @cached_property
+    def _mapper(self) -> Any:
+        """Writes values of Java and Scala as JSON."""
+        mapper = self._jvm.com.fasterxml.jackson.databind.ObjectMapper()
+        mapper.registerModule(self._jvm.com.fasterxml.jackson.module.scala.DefaultScalaModule())
+        return mapper
+
+
+def _name_of(stage: Any) -> str:
+    return "fold" if stage.shuffleReadBytes() else "gather"
+
+
+def _span_of(stage: Any) -> Span | None:
+    """A stage without its tasks; None if it is not completed."""
     submitted, completed = stage.submissionTime(), stage.completionTime()
     if submitted.isEmpty() or completed.isEmpty():
-        return []
-    name = "fold" if stage.shuffleReadBytes() else "gather"
-    found = [Span(DRIVER, f"stage {name}", submitted.get().getTime() * 1000, completed.get().getTime() * 1000)]
-    tasks = store.taskList(stage.stageId(), stage.attemptId(), MOST_TASKS)
-    for task in msgspec.json.decode(mapper.writeValueAsString(tasks), type=list[_Task]):
-        began_us = task.launch_time * 1000
-        found.append(Span(f"{name} {task.index}", "task", began_us, began_us + (task.duration or 0) * 1000))
-    return found
+        return None
+    start_us, end_us = submitted.get().getTime() * 1000, completed.get().getTime() * 1000
+    return Span(DRIVER, f"stage {_name_of(stage)}", start_us, end_us)

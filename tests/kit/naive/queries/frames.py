@@ -55,12 +55,12 @@ def frames_by_epoch(
             found.append([_range_frame(query, event, every) for event in ripe])
             continue
         ripe.sort(key=lambda event: (event.time, _contribution(query, event), _shown(event), _signs(event)))
+        firsts = {key: len(of_key) for key, of_key in passed.items()}
+        for event in ripe:
+            passed.setdefault(event.identity, []).append(event)
         found.append([])
-        for key in dict.fromkeys([*passed, *(event.identity for event in ripe)]):
-            every_one = passed.setdefault(key, [])
-            first = len(every_one)
-            every_one += [event for event in ripe if event.identity == key]
-            frames = [_counted_frame(query, every_one, at) for at in _due(query, len(every_one), first, mark)]
+        for key, of_key in passed.items():
+            frames = [_counted_frame(query, of_key, at) for at in _due(query, len(of_key), firsts.get(key, 0), mark)]
             found[-1] += [frame for frame in frames if frame is not None]
     return found
 
