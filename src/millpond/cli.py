@@ -33,7 +33,7 @@ from millpond.service.terminal import serve_arguments as arguments
 from millpond.service.terminal.command_groups import GroupedCommands
 from millpond.service.terminal.parse_arguments import assigned
 from millpond.service.terminal.sql_shell import add_sql
-from millpond.service.terminal.text import columns, folded, printable, trace_lines
+from millpond.service.terminal.text import columns, folded, printable, terminal_width, trace_lines
 from millpond.version import VERSION
 
 app = typer.Typer(
@@ -156,7 +156,7 @@ def explain(
         raise typer.BadParameter("--placement needs a pond that has run. Name its folder with --checkpoint.")
     else:
         report = explain_file(_read(file), add, more, master, memory)
-    typer.echo(folded("\n".join(report.parts), columns() if sys.stdout.isatty() else None), nl=False)
+    typer.echo(folded("\n".join(report.parts), terminal_width()), nl=False)
     for note in report.notes:
         typer.echo(note, err=True)
 

@@ -130,6 +130,7 @@ _KAFKA = _words(
     "delimiter quote escape comment ignoreLeadingWhiteSpace ignoreTrailingWhiteSpace nullValue nanValue positiveInf "
     "negativeInf maxColumns maxCharsPerColumn emptyValue charToEscapeQuoteEscaping unescapedQuoteHandling"
 )
+_TABLE_MANNERS = _words("skipChangeCommits maxFilesPerTrigger maxBytesPerTrigger")
 _RATE = (("timestamp", "timestamp"), ("value", "bigint"))
 _LOOK = "millpond.spark.reading.file_schemas"
 _TABLE_STREAMS = "millpond.spark.sources.tables"
@@ -161,20 +162,14 @@ BUILT_IN: tuple[SourceKind, ...] = (
     SourceKind(
         name="delta", format="millpond_delta", prepare=f"{_TABLE_STREAMS}.delta_tables:provide_delta", extra="delta",
         appends=True,
-        options=_words(
-            "path startingVersion startingTimestamp skipChangeCommits maxFilesPerTrigger maxBytesPerTrigger"
-        ),
-        manners=_words("skipChangeCommits maxFilesPerTrigger maxBytesPerTrigger"),
+        options=(*_words("path startingVersion startingTimestamp"), *_TABLE_MANNERS), manners=_TABLE_MANNERS,
         switches=("skipChangeCommits",), local=True, pads=False,
     ),
     SourceKind(
         name="iceberg", format="millpond_iceberg", prepare=f"{_TABLE_STREAMS}.iceberg_tables:provide_iceberg",
         extra="iceberg", appends=True,
-        options=_words(
-            "path catalog table startingVersion startingTimestamp skipChangeCommits maxFilesPerTrigger "
-            "maxBytesPerTrigger"
-        ),
-        manners=_words("skipChangeCommits maxFilesPerTrigger maxBytesPerTrigger"),
+        options=(*_words("path catalog table startingVersion startingTimestamp"), *_TABLE_MANNERS),
+        manners=_TABLE_MANNERS,
         switches=("skipChangeCommits",), local=True, pads=False,
     ),
     SourceKind(

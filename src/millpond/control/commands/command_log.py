@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -38,13 +38,8 @@ class JsonLines(logging.Formatter):
 
 def write_json() -> None:
     """From now on, write records to standard error as JSON."""
-    if is_json():
-        return
-    handler = logging.StreamHandler()
-    handler.setFormatter(JsonLines())
-    for name, level in LEVELS.items():
-        logging.getLogger(name).setLevel(level)
-        logging.getLogger(name).addHandler(handler)
+    if not is_json():
+        _write(JsonLines(), LEVELS)
 
 
 def log_writer(name: str) -> Callable[[str], None]:
@@ -52,12 +47,17 @@ def log_writer(name: str) -> Callable[[str], None]:
 
     They are text with time and level, unless they are written as JSON.
     """
-    handler = logging.StreamHandler()
-    handler.setFormatter(TextLines())
-    for one, level in () if is_json() else _TEXT_LEVELS.items():
-        logging.getLogger(one).setLevel(level)
-        logging.getLogger(one).addHandler(handler)
+    if not is_json():
+        _write(TextLines(), _TEXT_LEVELS)
     return partial(logging.getLogger(name).info, "%s")
+
+
+def _write(formatter: logging.Formatter, levels: Mapping[str, int]) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(formatter)
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+        logging.getLogger(name).addHandler(handler)
 
 
 def is_json() -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -24,7 +23,6 @@ from millpond.service.terminal.parse_arguments import assigned, selected
 from millpond.service.terminal.serve_arguments import Range, Target, host_and_port, policy_of
 from millpond.service.terminal.text import (
     change_lines,
-    columns,
     diff_lines,
     event_line,
     folded,
@@ -34,6 +32,7 @@ from millpond.service.terminal.text import (
     query_line,
     query_lines,
     stream_line,
+    terminal_width,
 )
 from millpond.version import install
 
@@ -468,7 +467,7 @@ def _lines(found: object, as_json: bool, lines: Iterable[str], none: str = "") -
         typer.echo(msgspec.json.encode(found).decode())
     else:
         text = "\n".join(printable(part.expandtabs(4)) for part in "\n".join(lines).split("\n"))
-        typer.echo(folded(text, columns() if sys.stdout.isatty() else None) or none, err=not text)
+        typer.echo(folded(text, terminal_width()) or none, err=not text)
 
 
 @contextmanager

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from time import sleep
@@ -29,7 +28,7 @@ from millpond.service.api.service_files import TOKEN_VARIABLE, URL_VARIABLE, onl
 from millpond.service.postgres.client_sql import distinct_names, statements_of
 from millpond.service.terminal import commands
 from millpond.service.terminal.serve_arguments import StoreAddress, host_and_port
-from millpond.service.terminal.text import change_lines, printable, table_lines
+from millpond.service.terminal.text import change_lines, printable, table_lines, terminal_width
 from millpond.version import install
 
 if TYPE_CHECKING:
@@ -385,7 +384,7 @@ def own_endpoint(pond: Given, store: str, token: str) -> Iterator[Address]:
 
 def _address(
     folder: Path | None, url: str | None, pg: str | None, token: str | None, authority: Path | None,
-    start: Callable[[Given, str], Address],
+    start: Callable[[Path, str], Address],
 ) -> Address:  # fmt: skip
     """Where SQL is answered: at `pg`, else by the leader that serves the pond of a folder now, else by an endpoint that
     `start` starts for the pond.
@@ -440,18 +439,17 @@ def add_sql(app: typer.Typer) -> None:
         interactive = command is None and sys.stdin.isatty()
         if command is None and not interactive:
             command = [sys.stdin.read()]
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        width = terminal_width()
         if checkpoint is None:
             url = url or os.environ.get(URL_VARIABLE)
         with ExitStack() as ending:
-            own = cache(lambda pond, token: ending.enter_context(own_endpoint(pond, store, token)))
-            start = lambda pond, token: own(str(pond), token)  # noqa: E731
-            endpoint = cache(lambda: Endpoint(partial(_address, checkpoint, url, pg, token, ca, start)))
+            start = cache(lambda pond, token: ending.enter_context(own_endpoint(pond, store, token)))
+            find = partial(_address, checkpoint, url, pg, token, ca, start)
+            endpoint = cache(lambda: ending.enter_context(closing(Endpoint(find))))
             shell = Shell(
                 partial(_client, checkpoint, url, pg, token, ca), endpoint, width, as_json,
                 (lambda: typer.confirm("Apply it?")) if interactive else None, dry_run,
             )  # fmt: skip
-            ending.callback(lambda: endpoint().close() if endpoint.cache_info().currsize else None)
             if command is None:
                 shell.loop()
             for text in command or ():

@@ -41,9 +41,14 @@ def printable(text: str) -> str:
     return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+def terminal_width() -> int | None:
+    """The columns of the terminal; None in a pipe or a file."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
 def columns() -> int:
     """The width of reports: that of the terminal, or 80 columns in a pipe or a file."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 80
+    return terminal_width() or 80
 
 
 def folded(text: str, width: int | None) -> str:

@@ -174,7 +174,7 @@ def test_long_lines_are_wrapped_between_words_at_a_terminal(
     commands._lines(None, False, [line])
     assert capsys.readouterr().out == f"{line}\n"
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setattr(commands, "columns", lambda: 80)
+    monkeypatch.setattr(commands, "terminal_width", lambda: 80)
     commands._lines(None, False, [line])
     found = capsys.readouterr().out.splitlines()
     assert max(map(len, found)) <= 80 and " ".join(found).split() == line.split()
