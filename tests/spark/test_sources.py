@@ -92,42 +92,44 @@ def test_a_source_of_a_package(spark: SparkSession, tmp_path: Path, monkeypatch:
         pond.load(f"CREATE TABLE tx (c STRING) USING ndjson OPTIONS (path '{tmp_path}/in', header 'true')")
 
 
-DELTA = """
-CREATE TABLE tx (c STRING, ts TIMESTAMP, n INT) USING delta OPTIONS (path '{folder}/in', maxFilesPerTrigger '1');
+TAKEN = """
+CREATE TABLE tx (c STRING, ts TIMESTAMP, n INT) USING {source} OPTIONS (path '{folder}/in', maxFilesPerTrigger '1');
 CREATE STREAMING TABLE taken USING json TBLPROPERTIES ('path' = '{folder}/out') AS
   SELECT c, n FROM STREAM tx WHERE n > 0;
 """
 
 
+def appended(*numbers: int) -> pa.Table:
+    times = pa.array([1_700_000_000_000_000 + n for n in numbers], pa.timestamp("us", "UTC"))
+    return pa.table({"c": [f"c{n % 2}" for n in numbers], "ts": times, "n": pa.array(numbers, pa.int32())})
+
+
+def taking(spark: SparkSession, folder: Path, source: str) -> Pond:
+    """A pond that takes the rows of the table in `in`."""
+    pond = Pond(spark, folder / "pond")
+    pond.load(TAKEN.format(source=source, folder=folder))
+    return pond
+
+
 def test_rows_that_are_appended_to_a_table_of_delta_are_read_once(spark: SparkSession, tmp_path: Path) -> None:
     def append(*numbers: int) -> None:
-        times = pa.array([1_700_000_000_000_000 + n for n in numbers], pa.timestamp("us", "UTC"))
-        columns = {"c": [f"c{n % 2}" for n in numbers], "ts": times, "n": pa.array(numbers, pa.int32())}
-        write_deltalake(str(tmp_path / "in"), pa.table(columns), mode="append", partition_by=["c"])
-
-    def opened() -> Pond:
-        pond = Pond(spark, tmp_path / "pond")
-        pond.load(DELTA.format(folder=tmp_path))
-        return pond
+        write_deltalake(str(tmp_path / "in"), appended(*numbers), mode="append", partition_by=["c"])
 
     append(0, 1, 2)
     append(3)
-    with opened() as pond:
+    with taking(spark, tmp_path, "delta") as pond:
         pond.run(once=True)
         assert "added to its table are read with Arrow" in explain(pond.plan, pond.streams)
     assert rows(tmp_path / "out") == [("c0", 2), ("c1", 1), ("c1", 3)]
     append(4, 5)
     DeltaTable(str(tmp_path / "in")).optimize.compact()
     append(6)
-    with opened() as pond:
+    with taking(spark, tmp_path, "delta") as pond:
         pond.run(once=True)
         assert rows(tmp_path / "out") == [("c0", 2), ("c0", 4), ("c0", 6), ("c1", 1), ("c1", 3), ("c1", 5)]
         DeltaTable(str(tmp_path / "in")).delete("n = 5")
         with pytest.raises(InputError, match="deletes or changes rows"):
             pond.run(once=True)
-
-
-ICEBERG = DELTA.replace("USING delta", "USING iceberg")
 
 
 def test_rows_that_are_appended_to_a_table_of_iceberg_are_read_once(spark: SparkSession, tmp_path: Path) -> None:
@@ -147,25 +149,18 @@ def test_rows_that_are_appended_to_a_table_of_iceberg_are_read_once(spark: Spark
         )
 
     def append(*numbers: int) -> None:
-        times = pa.array([1_700_000_000_000_000 + n for n in numbers], pa.timestamp("us", "UTC"))
-        columns = {"c": [f"c{n % 2}" for n in numbers], "ts": times, "n": pa.array(numbers, pa.int32())}
-        table.append(pa.table(columns))
+        table.append(appended(*numbers))
         publish()
-
-    def opened() -> Pond:
-        pond = Pond(spark, tmp_path / "pond")
-        pond.load(ICEBERG.format(folder=tmp_path))
-        return pond
 
     append(0, 1, 2)
     append(3)
-    with opened() as pond:
+    with taking(spark, tmp_path, "iceberg") as pond:
         pond.run(once=True)
         assert "added to its table are read with Arrow" in explain(pond.plan, pond.streams)
     assert rows(tmp_path / "out") == [("c0", 2), ("c1", 1), ("c1", 3)]
     append(4)
     append(6)
-    with opened() as pond:
+    with taking(spark, tmp_path, "iceberg") as pond:
         pond.run(once=True)
         assert rows(tmp_path / "out") == [("c0", 2), ("c0", 4), ("c0", 6), ("c1", 1), ("c1", 3)]
         table.delete("n = 6")

@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 TOOLS = Path(sys.executable).parent
 EXECUTOR = DEPLOY / "kubernetes" / "executor.yaml"
 """The template of pods from which Spark makes those of executors."""
+DEFAULTS = (DEPLOY / "kubernetes" / "spark-defaults.conf").read_text()
 CHART = DEPLOY / "helm"
 VALUES = {"checkpoint": "s3://bucket/ponds/orders", "sql": "CREATE TABLE a;\nCREATE TABLE b;\n"}
 """The least that a user must give."""
@@ -45,21 +46,26 @@ def run(*words: str | Path, **environment: str) -> str:
     return done.stdout
 
 
-def settings(file: Path) -> dict[str, str]:
+def settings(text: str) -> dict[str, str]:
     """The settings of a spark-defaults.conf.
 
-    >>> settings(DEPLOY / "kubernetes" / "spark-defaults.conf")["spark.driver.host"]
+    >>> settings(DEFAULTS)["spark.driver.host"]
     'pond-0.driver'
     """
-    lines = (line for line in file.read_text().splitlines() if line and not line.startswith("#"))
+    lines = (line for line in text.splitlines() if line and not line.startswith("#"))
     return dict(line.split(None, 1) for line in lines)
+
+
+def objects(texts: Iterable[str]) -> dict[tuple[str, str], dict]:
+    """The Kubernetes objects of some files, by kind and name."""
+    found = [one for text in texts for one in yaml.safe_load_all(text) if one]
+    return {(one["kind"], one["metadata"]["name"]): one for one in found}
 
 
 @pytest.fixture(scope="module")
 def manifests() -> dict[tuple[str, str], dict]:
     """Every Kubernetes object, by kind and name."""
-    found = [one for file in MANIFESTS for one in yaml.safe_load_all(file.read_text())]
-    return {(one["kind"], one["metadata"]["name"]): one for one in found}
+    return objects(file.read_text() for file in MANIFESTS)
 
 
 def test_the_dockerfile_passes_hadolint() -> None:
@@ -94,8 +100,7 @@ def rendered(values: dict) -> dict[str, str]:
 
 def charted(values: dict) -> dict[tuple[str, str], dict]:
     """The objects of the chart, by kind and name."""
-    found = [one for text in rendered(values).values() for one in yaml.safe_load_all(text) if one]
-    return {(one["kind"], one["metadata"]["name"]): one for one in found}
+    return objects(rendered(values).values())
 
 
 @with_helm
@@ -103,9 +108,9 @@ def charted(values: dict) -> dict[tuple[str, str], dict]:
 def test_the_chart_passes_helm_and_fits_kubernetes(values: dict, tmp_path: Path) -> None:
     found = helm.lint(CHART, values, strict=True)
     assert not found["errors"] and [one["error"] for one in found["messages"]] == ["icon is recommended"]
-    template = yaml.safe_load(charted(values)["ConfigMap", "orders"]["data"]["executor.yaml"])
-    (tmp_path / "executor.yaml").write_text(yaml.safe_dump(template))
-    for name, text in rendered(values).items():
+    files = rendered(values)
+    template = objects(files.values())["ConfigMap", "orders"]["data"]["executor.yaml"]
+    for name, text in {**files, "executor.yaml": template}.items():
         (tmp_path / name).write_text(text)
     run(TOOLS / "kubernetes-validate", "--strict", *sorted(tmp_path.glob("*.yaml")))
 
@@ -133,14 +138,14 @@ def test_the_chart_agrees_with_the_manifests(manifests: dict[tuple[str, str], di
     template, executor = yaml.safe_load(data["executor.yaml"])["spec"], manifests["Pod", "executor"]["spec"]
     assert template["securityContext"] == executor["securityContext"]
     assert template["containers"][0]["securityContext"] == executor["containers"][0]["securityContext"]
-    ours, theirs = ({line.split(None, 1)[0] for line in text.splitlines() if line and not line.startswith("#")}
-                    for text in (data["spark-defaults.conf"], (DEPLOY / "kubernetes/spark-defaults.conf").read_text()))
+    ours, theirs = {*settings(data["spark-defaults.conf"])}, {*settings(DEFAULTS)}
     of_the_pod = {"spark.driver.host", "spark.kubernetes.driver.pod.name"}
     assert ours == theirs - of_the_pod | {"spark.locality.wait"}
     assert of_the_pod == {word.split("=")[1] for word in pond["args"] if word.startswith("--conf=")}
     assert data["pond.sql"] == MORE["sql"] and yaml.safe_load(data["connections.json"]) == MORE["connections"]
 
 
+@with_helm
 def test_drivers_of_the_chart_are_found_and_get_secrets_by_reference() -> None:
     chart = charted(MORE)
     assert not [name for kind, name in chart if kind == "Secret"]
@@ -182,7 +187,7 @@ def test_every_file_that_is_named_exists() -> None:
 
 
 def test_executors_reach_the_driver_where_the_manifests_say(manifests: dict[tuple[str, str], dict]) -> None:
-    spark = settings(DEPLOY / "kubernetes" / "spark-defaults.conf")
+    spark = settings(DEFAULTS)
     pond, driver = manifests["StatefulSet", "pond"], manifests["Service", "driver"]
     container = pond["spec"]["template"]["spec"]["containers"][0]
     assert spark["spark.driver.host"] == f"{spark['spark.kubernetes.driver.pod.name']}.{driver['metadata']['name']}"
@@ -200,7 +205,7 @@ def test_executors_reach_the_driver_where_the_manifests_say(manifests: dict[tupl
 
 
 def test_executors_have_no_more_rights_than_the_driver(manifests: dict[tuple[str, str], dict]) -> None:
-    spark = settings(DEPLOY / "kubernetes" / "spark-defaults.conf")
+    spark = settings(DEFAULTS)
     driver, made = manifests["StatefulSet", "pond"]["spec"]["template"]["spec"], manifests["Pod", "executor"]["spec"]
     assert made["securityContext"].items() <= driver["securityContext"].items()
     [container] = made["containers"]
