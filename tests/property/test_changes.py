@@ -626,10 +626,10 @@ def test_a_query_that_needs_what_is_kept_answers_the_windows_that_are_open(tmp_p
     for rows in epochs[:18]:
         run.epoch([rows])
     starts, firsts = {}, {}
-    for asked in (ten, fine, other):
-        change = validate.add(run.between(), asked)
+    for added in (ten, fine, other):
+        change = validate.add(run.between(), added)
         price = price_of(run.between(), change, run.pond.setting)
-        starts[asked.name], firsts[asked.name] = (change.since_us, price.cost), price.first
+        starts[added.name], firsts[added.name] = (change.since_us, price.cost), price.first
         run.change(change)
     newest = max(row["ts"] for row in epochs[17])
     # the watermark is at 12.9 s: the window that ends at 20 s is open, and its slices begin at 0

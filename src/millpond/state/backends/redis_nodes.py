@@ -228,17 +228,17 @@ class Nodes:
 
     def _run(self, commands: Sequence[Command]) -> list[Any]:
         answers: list[Any] = [None] * len(commands)
-        asking: dict[int, Address] = {}
+        redirected: dict[int, Address] = {}
         left: Sequence[int] = range(len(commands))
         deadline, pause, connection_lost = time.monotonic() + PATIENCE_SECONDS, 0.01, False
         without_scripts: set[Address] = set()
         while left:
             by_node: dict[Address, list[int]] = defaultdict(list)
             for i in left:
-                by_node[asking.get(i) or self._owners[commands[i].slot]].append(i)
-            found = self._round(commands, by_node, asking, without_scripts)
+                by_node[redirected.get(i) or self._owners[commands[i].slot]].append(i)
+            found = self._round(commands, by_node, redirected, without_scripts)
             without_scripts.clear()
-            asking, again = {}, []
+            redirected, again = {}, []
             moved: redis_errors.RedisError | None = None
             for address, i, answer in found:
                 if isinstance(answer, redis_errors.NoScriptError):
@@ -246,7 +246,7 @@ class Nodes:
                 elif isinstance(answer, _CHANGING):
                     moved = answer
                     if isinstance(answer, redis_errors.AskError):
-                        asking[i] = (answer.host or address[0], int(answer.port))
+                        redirected[i] = (answer.host or address[0], int(answer.port))
                 elif isinstance(answer, redis_errors.TimeoutError) or (
                     connection_lost and isinstance(answer, redis_errors.ConnectionError)
                 ):
@@ -270,7 +270,7 @@ class Nodes:
         return answers
 
     def _round(
-        self, commands: Sequence[Command], by_node: Mapping[Address, Sequence[int]], asking: Mapping[int, Address],
+        self, commands: Sequence[Command], by_node: Mapping[Address, Sequence[int]], redirected: Mapping[int, Address],
         without_scripts: Container[Address],
     ) -> list[tuple[Address, int, Any]]:  # fmt: skip
         """Sends each node its commands; returns (node, command number, answer). Errors are answers."""
@@ -280,7 +280,7 @@ class Nodes:
             sent = [*self._loads] if address in without_scripts else []
             words[address], first[address] = sent, len(sent)
             for i in numbers:
-                if i in asking:
+                if i in redirected:
                     sent.append(packed([b"ASKING"]))
                 sent.append(commands[i].data)
         found = []
@@ -290,7 +290,7 @@ class Nodes:
         for address, got in answered.items():
             at = iter(got[first[address] :])
             for i in by_node[address]:
-                if i in asking:
+                if i in redirected:
                     next(at)
                 found.append((address, i, next(at)))
         return found

@@ -32,7 +32,7 @@ from millpond.spark.catalyst.private_names import JavaObject, id_of, items, kind
 _WINDOW_FIRST = (
     "Aggregate by a window w first, in FROM (…) or in an earlier query: … OVER (PARTITION BY w ORDER BY …) FROM STREAM "
     "lower. Of events, lag(x) OVER (PARTITION BY k ORDER BY ts) gives an earlier value, lead(x) a later one, and "
-    "max_by(x, y, 10) the first 10 of a window. In update mode, ranks of all events so far are answered."
+    "max_by(x, y, 10) the first 10 of a window. In update mode, a query may rank all events since it was added."
 )
 
 
