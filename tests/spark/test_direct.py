@@ -194,32 +194,27 @@ def test_partitions_that_are_added_move_buckets(
     ponds.close()
 
 
-def test_epochs_with_a_tick_read_their_records_alone_where_they_are_many(
-    spark: SparkSession, kafka_connected: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_epochs_with_a_tick_need_no_shuffle(
+    spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path
 ) -> None:
-    given, found, topic = events(4, 0, 800), list[Sequence[str]](), ""
-    for worth in (1, 50_000):
-        monkeypatch.setattr("millpond.spark.driver.direct_epochs.WORTH_READING", worth)
-        topic = f"t-{uuid.uuid4().hex[:8]}"
-        kafka_connected.create(topic, 2)
-        found.append(rows_as_events_come(spark, kafka_connected, topic, tmp_path / f"{worth}", given, worth))
-    with Pond(spark, tmp_path / "plain", instances=2) as plain:  # both topics have the same records
+    given = events(4, 0, 800)
+    found = rows_as_events_come(spark, kafka_server, topic, tmp_path / "keyed", given)
+    with Pond(spark, tmp_path / "plain", instances=2) as plain:
         plain.load(TABLE.format(topic=topic, by=""))
         plain.add("sums", QUERIES["sums"])
         plain.run(drain=True)
-        assert found == [rows_of(plain, "sums")] * 2
+        assert found == rows_of(plain, "sums")
 
 
 def rows_as_events_come(
-    spark: SparkSession, server: KafkaServer, topic: str, folder: Path, given: Events, worth: int
+    spark: SparkSession, server: KafkaServer, topic: str, folder: Path, given: Events
 ) -> Sequence[str]:
     """The rows of `sums` if events come while the pond runs, over some seconds."""
-    epochs, notes = list[dict[str, int]](), list[str]()
+    epochs = list[dict[str, int]]()
     produce(server, topic, given[:200])
 
     def committed(done: Epoch) -> None:
         epochs.append(done.record.counts[WHOLE_POND])
-        notes.extend(one.note or "" for one in pond.status() if one.name == "shuffle")
 
     def read(count: int) -> None:
         until(lambda: sum(one.get("events", 0) for one in epochs) == count, f"{count} events are read", 120)
@@ -240,7 +235,7 @@ def rows_as_events_come(
         pond.stop()
         running.join()
         direct = ["direct" in one for one in epochs if one.get("events")]
-        assert all(direct[1:]) or (worth > 1 and any("a tick was" in note for note in notes)), (direct, notes)
+        assert all(direct[1:]), direct
         pond.drain()
         return rows_of(pond, "sums")
 

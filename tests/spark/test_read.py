@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from millpond.errors import QueryTypeError, SourceError
-from millpond.log.protocol import TICK as TICK_NAME
+from millpond.log.protocol import TICK
 from millpond.model.endpoints import Source
 from millpond.model.stream import Field, Stream
-from millpond.runtime.task.column_layout import TICK, ReadLayout
+from millpond.runtime.task.column_layout import ReadLayout
 from millpond.spark.frontend.frontend import FrontEnd
 from millpond.spark.reading.read_frame import WantedStream, read
 from millpond.spark.session.session import reading_session
@@ -49,7 +49,7 @@ class Ran:
         stream = self.frame.writeStream.foreachBatch(self._take)
         running = stream.option("checkpointLocation", str(folder / "checkpoint")).start()
         try:
-            while not (self.of("tx") and self.of("pings") and self.of("beat") and self.ticks()):
+            while not (self.of("tx") and self.of("pings") and self.of("beat")):
                 assert running.exception() is None
                 running.awaitTermination(0.2)
         finally:
@@ -68,9 +68,6 @@ class Ran:
         columns = self.layout.streams[names.index(name)].columns
         mine = [row for row in self.rows if row[0] == names.index(name)]
         return [{column.name: row[column.position] for column in columns} for row in mine]
-
-    def ticks(self) -> list[Row]:
-        return [row for row in self.rows if row[0] == TICK]
 
 
 @pytest.fixture
@@ -105,9 +102,10 @@ def test_columns_of_other_streams_are_null(ran: Ran) -> None:
                 assert all(row[column.position] is None for column in stream.columns)
 
 
-def test_a_tick_carries_nothing(ran: Ran) -> None:
-    assert ran.ticks()
-    assert all(value is None for value in ran.ticks()[0][1:])
+def test_a_tick_has_no_row_and_no_place_in_the_plan(ran: Ran) -> None:
+    assert {int(row[0]) for row in ran.rows} == {0, 1, 2}
+    rates = [plan.count("RateStream") for plan in ran.plans]
+    assert max(rates) == 1  # that of the stream `beat`
 
 
 def test_what_raises_is_null_and_nothing_else(ran: Ran) -> None:
@@ -144,7 +142,7 @@ def test_the_scan_reads_only_needed_columns(ran: Ran) -> None:
 
 
 def test_sources_are_known_by_name(ran: Ran) -> None:
-    for name in ("tx", "pings", "beat", TICK_NAME):
+    for name in ("tx", "pings", "beat", TICK):
         assert f"\n{name}:" in ran.sources
 
 

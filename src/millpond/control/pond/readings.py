@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import NamedTuple
 
 from millpond.control.pond.declare import Declarations
@@ -13,7 +12,7 @@ from millpond.spark.driver.driver import Driver
 from millpond.spark.driver.replace_query import Reading
 from millpond.spark.reading.arrow_files import readers_of
 from millpond.spark.reading.read_frame import WantedStream, read
-from millpond.spark.reading.text_frame import read_between, texts_of
+from millpond.spark.reading.text_frame import texts_of
 from millpond.spark.session.session import Session
 from millpond.spark.sources.malformed_tables import MalformedRows
 
@@ -76,7 +75,5 @@ class Readings:
         # the tick has no known end, so Spark reads a bounded input as one batch
         texts = texts_of(self.session, wanted)
         frame, layout = read(self.session, wanted, tick=tick, limits=limits, texts=texts)
-        by_key = [one for one in wanted if one.stream.partitioned_by is not None]
-        between = partial(read_between, self.session, wanted) if len(by_key) == len(wanted) > 0 else None
         readers = readers_of(self.session, wanted, layout)
-        return Reading(frame, layout, self._front.lookups(wanted, self._malformed), between, limits, readers)
+        return Reading(frame, layout, self._front.lookups(wanted, self._malformed), limits, readers)

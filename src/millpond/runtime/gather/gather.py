@@ -29,7 +29,7 @@ from millpond.runtime.gather.stream_columns import StreamColumns
 from millpond.runtime.gather.text_events import TextEvents
 from millpond.runtime.packets.event_counts import ChunkCounts, Sources, count_rows, count_side
 from millpond.runtime.packets.packet import GroupPart, Header, encode_packet
-from millpond.runtime.task.column_layout import TICK, StreamLayout
+from millpond.runtime.task.column_layout import StreamLayout
 from millpond.runtime.task.counters import WHOLE_POND, Counters, Counts
 from millpond.runtime.task.task_values import GatherTask, TimeLine
 from millpond.spans import Spans
@@ -56,10 +56,7 @@ def gather(task: GatherTask, batches: Iterable[pa.RecordBatch], partition: int) 
         if table is None:
             yield from dead.packets(partition)
             continue
-        position = int(table.column(0)[0].as_py())
-        if position == TICK:
-            continue
-        stream = task.layout.streams[position]
+        stream = task.layout.streams[table.column(0)[0].as_py()]
         if stream.name not in judges:
             line = task.lines.get(stream.name, TimeLine())
             ahead = None if task.now_us is None or line.max_ahead_us is None else task.now_us + line.max_ahead_us

@@ -10,9 +10,6 @@ import pyarrow as pa
 
 from millpond.model.redis_table import KeyedTable
 
-TICK = -1
-"""The `stream` column of a tick: a row that carries no event."""
-
 DEAD = -2
 """The `stream` column of a record that did not parse; the last column, `dead`, describes the record."""
 
@@ -102,7 +99,7 @@ class TextStream(NamedTuple):
 class ReadLayout:
     """The layout of the frame that an epoch reads.
 
-    The first column, `stream`, is a position in `streams`, `TICK` or `DEAD`. The columns of all streams follow; those
+    The first column, `stream`, is a position in `streams`, or `DEAD`. The columns of all streams follow; those
     of other streams than the row's own are NULL. `malformed`: for each source that separates malformed records, its
     name, policy and ratio (see `model.stream.Malformed`); the frame then has the column `dead`, unless functions read
     the rows and such records are only counted.

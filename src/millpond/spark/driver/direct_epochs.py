@@ -8,13 +8,12 @@ obstacle that tasks found, direct epochs are not tried again for some epochs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
 from uuid import uuid4
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from millpond.errors import SparkError
 from millpond.followers.view.shard_watch import WantedOwners
@@ -24,27 +23,19 @@ from millpond.placement.moves import BucketMap
 from millpond.placement.partitions import homes, owners_by_partition, why_not
 from millpond.placement.slots import even_owners
 from millpond.runtime.epoch import Batch, Setting
-from millpond.runtime.gather.dead_letters import records_between
 from millpond.runtime.inputs.replay import largest_share
 from millpond.runtime.inputs.without_shuffle import Route, message_bytes
 from millpond.runtime.scheduling.attempts import Attempts
 from millpond.runtime.scheduling.committed_epoch import CommittedEpoch
 from millpond.runtime.scheduling.kafka_partitions import moved_partitions, partitions_of
-from millpond.runtime.task.column_layout import ReadLayout
 from millpond.runtime.task.counters import WHOLE_POND
 from millpond.runtime.task.file_sync import OpenFiles
 from millpond.runtime.task.obstacle import Obstacle
 from millpond.runtime.task.task_values import FoldTask, GatherTask
 from millpond.spark.driver.tasks import EVALUATED_ABOVE, NOTHING_READ, direct_deltas_of, expressions_above
-from millpond.spark.session.arrow_rows import ArrowRows
 from millpond.spark.session.batch_rows import BatchRows
 from millpond.spark.session.failures import explained
-
-WORTH_READING = 50_000
-"""From this number on, the records of a batch with a tick are read as a separate batch, which takes time to plan."""
-
-Between: TypeAlias = Callable[[Offsets, Offsets], tuple[DataFrame, ReadLayout]]
-"""Reads the records of a stream between two offsets as a batch, without the tick."""
+from millpond.spark.sources.record_texts import ReadByGather
 
 
 class Direct:
@@ -60,7 +51,6 @@ class Direct:
         self._fitted: tuple[int, int] | None = None
         self._elsewhere = False
         self._declared = False
-        self.between: Between | None = None
 
     @property
     def note(self) -> str | None:
@@ -101,13 +91,11 @@ class Direct:
         return WantedOwners(owners, why)
 
     def deltas(
-        self, setting: Setting, batch: Batch, rows: BatchRows, gathering: GatherTask, task: FoldTask,
-        open_files: OpenFiles, with_spark: Callable[[DataFrame], DataFrame],
-    ) -> list[tuple[Receipt, bytes]] | Obstacle | None:  # fmt: skip
+        self, setting: Setting, batch: Batch, rows: BatchRows, read: ReadByGather, task: FoldTask, open_files: OpenFiles
+    ) -> list[tuple[Receipt, bytes]] | Obstacle | None:
         """The receipts and deltas of a direct epoch's instances; None if the epoch must use the shuffle instead.
 
-        The result is an obstacle if the input of a stream must be read in another way. `with_spark` adds Spark's parser
-        to a frame, for the streams whose texts Spark parses in this epoch.
+        The result is an obstacle if the input of a stream must be read in another way.
 
         Raises:
             MillpondError: a failure that would also occur with the shuffle.
@@ -115,11 +103,11 @@ class Direct:
         if not self._attempts.due():
             return None
         try:
-            choice = self._route(setting, batch, rows, gathering, with_spark)
-            if isinstance(choice, str):
-                self._attempts.why = choice
+            route = _route(setting, batch, rows.session, read.task)
+            if isinstance(route, str):
+                self._attempts.why = route
                 return None
-            result = direct_deltas_of(ArrowRows.of(choice[0]), gathering, task, open_files, choice[1])
+            result = direct_deltas_of(read.rows(rows), read.task, task, open_files, route)
         except (PySparkException, Py4JError) as error:
             failure = explained(error)
             if not isinstance(failure, SparkError):
@@ -144,64 +132,34 @@ class Direct:
         self._direct += counts.get("direct", 0)
         self._misplaced += counts.get("misplaced", 0)
 
-    def _route(
-        self, setting: Setting, batch: Batch, rows: BatchRows, gathering: GatherTask,
-        with_spark: Callable[[DataFrame], DataFrame],
-    ) -> tuple[DataFrame, Route] | str:
-        """The frame that a direct epoch reads and its route, or the reason why the epoch cannot be direct."""
-        topic = _topic_of(setting.streams)
-        if topic is None:
-            return "no topic is declared as partitioned by a key"
-        if setting.layout is None or setting.layout.sources != (topic,):
-            return "other streams are read too"
-        if expressions_above(setting.plan):
-            return EVALUATED_ABOVE
-        if gathering.recalled:
-            return "retained events are read too"
-        places = partitions_of(batch.end.get(topic, ""))
-        if len({name.rpartition("-")[0] for name in places}) != 1:
-            return "the stream reads several topics"
-        against = why_not(len(gathering.owners), gathering.instances, len(places))
-        if against:
-            return against
-        of = homes(gathering.owners, gathering.instances, len(places))
-        if of is None:
-            return "an instance owns buckets of several partitions"
-        tasks = moved_partitions(batch.start.get(topic, ""), batch.end[topic])
-        if not tasks:
-            return NOTHING_READ.why
-        if largest_share(gathering, tasks) > message_bytes(tasks):
-            return "many rows of queries are read too"
-        crowded = _slots(rows.session, tasks)
-        if crowded:
-            return crowded
-        frame = with_spark(rows.frame)
-        if _is_union(frame):  # Spark refuses a union in a barrier stage, even if one side is empty.
-            alone = self._without_tick(setting.layout, batch, topic)
-            if alone is None:
-                return "a tick was in the same batch"
-            frame, tasks = with_spark(alone), _parts(alone)  # In a batch, a partition without records also has a task.
-            crowded = _slots(frame.sparkSession, tasks)
-            if crowded:
-                return crowded
-        return frame, Route(of, message_bytes(tasks), uuid4().hex, tasks)
 
-    def _without_tick(self, layout: ReadLayout, batch: Batch, name: str) -> DataFrame | None:
-        """A frame with the records of a batch, without its tick; None if there are few records or new partitions."""
-        start, end = (partitions_of(offsets.get(name, "")) for offsets in (batch.start, batch.end))
-        many = records_between(batch.start, batch.end, name) >= WORTH_READING
-        if self.between is None or start != end or not many:
-            return None
-        frame, found = self.between(batch.start, batch.end)
-        return frame if found == layout else None
-
-
-def _is_union(frame: DataFrame) -> bool:
-    return "UnionRDD" in str(frame._jdf.queryExecution().toRdd().toDebugString())
-
-
-def _parts(frame: DataFrame) -> int:
-    return int(frame._jdf.queryExecution().toRdd().getNumPartitions())
+def _route(setting: Setting, batch: Batch, spark: SparkSession, gathering: GatherTask) -> Route | str:
+    """The route of a direct epoch, or the reason why the epoch cannot be direct."""
+    topic = _topic_of(setting.streams)
+    if topic is None:
+        return "no topic is declared as partitioned by a key"
+    if setting.layout is None or setting.layout.sources != (topic,):
+        return "other streams are read too"
+    if expressions_above(setting.plan):
+        return EVALUATED_ABOVE
+    if gathering.recalled:
+        return "retained events are read too"
+    places = partitions_of(batch.end.get(topic, ""))
+    if len({name.rpartition("-")[0] for name in places}) != 1:
+        return "the stream reads several topics"
+    against = why_not(len(gathering.owners), gathering.instances, len(places))
+    if against:
+        return against
+    of = homes(gathering.owners, gathering.instances, len(places))
+    if of is None:
+        return "an instance owns buckets of several partitions"
+    tasks = moved_partitions(batch.start.get(topic, ""), batch.end[topic])
+    if not tasks:
+        return NOTHING_READ.why
+    if largest_share(gathering, tasks) > message_bytes(tasks):
+        return "many rows of queries are read too"
+    crowded = _slots(spark, tasks)
+    return crowded or Route(of, message_bytes(tasks), uuid4().hex, tasks)
 
 
 def _topic_of(streams: Sequence[Stream]) -> str | None:

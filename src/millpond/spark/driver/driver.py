@@ -159,7 +159,7 @@ class Driver:
         return started(found.frame, self._epoch, self._checkpoint, once=self._once)
 
     def _reads(self, reading: Reading) -> None:
-        self._lookups, self._advisers.direct.between = reading.lookups, reading.between
+        self._lookups = reading.lookups
         self._advisers.files.reads(reading.readers)
         self._head.setting = self.setting._replace(layout=reading.layout)
 
@@ -362,7 +362,7 @@ class Driver:
             open_files = self._files.open_files
             read = ReadByGather(gathering, self.setting.streams, by_spark)
             if rows is not None:
-                made = self._advisers.direct.deltas(self.setting, batch, rows, read.task, task, open_files, read.frame)
+                made = self._advisers.direct.deltas(self.setting, batch, rows, read, task, open_files)
                 if made is not None:
                     return made
             hosts = self._hosts.choose(task.owners, task.instances, self._shards())

@@ -27,7 +27,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from millpond.faults import FaultError, reached
 from millpond.runtime.task.column_layout import ReadLayout
 from millpond.spark.driver.checkpoint import next_checkpoint, query_id, set_query_id
-from millpond.spark.driver.direct_epochs import Between
 from millpond.spark.reading.arrow_files import Readers
 from millpond.spark.session.batch_rows import BatchRows, Call, calling
 from millpond.spark.sources.file_tables import Lookups
@@ -41,7 +40,6 @@ class Reading(NamedTuple):
 
     - `frame`, and `layout`, which gives the positions of its columns.
     - `lookups`: the tables in the frame whose lists of files are refreshed.
-    - `between`: reads the records between two offsets a second time, as a batch, if that is needed.
     - `limits`: by stream, the largest number of records that its first epoch reads.
     - `readers`: how gather tasks can read the files of each source, or why Spark reads it.
     """
@@ -49,7 +47,6 @@ class Reading(NamedTuple):
     frame: DataFrame
     layout: ReadLayout
     lookups: Lookups
-    between: Between | None = None
     limits: Mapping[str, int] = {}
     readers: Readers = MappingProxyType({})
 

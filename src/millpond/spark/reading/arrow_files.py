@@ -16,7 +16,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from millpond.local_path import local_path, scheme_of
 from millpond.log.file_lists import files_in
-from millpond.log.protocol import TICK
 from millpond.log.records import Offsets, SourceUpdate
 from millpond.model.endpoints import Source
 from millpond.model.expressions import columns_of
@@ -167,7 +166,7 @@ class ArrowFiles:
 
         `sources`: what the epoch's record states about its sources. `without`: see `Without`.
         """
-        new = [name for name in (*self._readers, TICK) if name in end and start.get(name) != end[name]]
+        new = [name for name in self._readers if name in end and start.get(name) != end[name]]
         files: dict[str, list[_File]] = {}
         for name, rows in ((name, rows) for name in new if isinstance(rows := self._readers.get(name), FileRows)):
             state = self._states.setdefault(name, ArrowEpochs())
@@ -179,9 +178,9 @@ class ArrowFiles:
                     continue
                 state.attempts.why = listed
             state.of_spark += 1
-        others, frame = [name for name in new if name not in files and name != TICK], None
+        others, frame = [name for name in new if name not in files], None
         if files and others:
-            frame = without(new, {*files, TICK})
+            frame = without(new, [*files])
             if frame is None:
                 for state in (self._states[name] for name in files):
                     state.of_spark += 1

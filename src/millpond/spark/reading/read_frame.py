@@ -14,14 +14,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
-from millpond.log.protocol import TICK as TICK_STREAM
+from millpond.log.protocol import TICK
 from millpond.model.stream import DROP, Stream
 from millpond.reconfigure.late_functions import owner_in
 from millpond.runtime.packets.row_batches import dead_letters_of
 from millpond.runtime.task.column_layout import (
     DEAD,
     LETTER_COLUMN,
-    TICK,
     OwnerLookup,
     ReadColumn,
     ReadLayout,
@@ -142,10 +141,12 @@ def read(
     spark: SparkSession, wanted: Sequence[WantedStream], *, tick: bool = True, limits: Mapping[str, int] | None = None,
     given: Mapping[str, DataFrame] | None = None, texts: Mapping[str, TextStream] | None = None,
 ) -> tuple[DataFrame, ReadLayout]:  # fmt: skip
-    """One streaming frame over all streams and, with `tick`, one row a second; its columns are those of `ReadLayout`.
+    """One streaming frame over all streams; its columns are those of `ReadLayout`.
+
+    With `tick`, a batch also begins each second if there is no input; the tick has no rows.
 
     Frames in `given` are used instead of loading their streams. `texts`: the streams that are read as texts, see
-    `reading.text_frame`; their frames are not in `given`, or are read as texts too. `spark` is a session only for
+    `reading.text_frame`; their frames are not in `given`. `spark` is a session only for
     reading, see `session.reading_session`. Each source is read once: if a stream is needed in several forms, as itself
     or as part of derived streams, its rows are copied after the read.
 
@@ -173,8 +174,9 @@ def read(
     parts = [base.frame() for base in every]
     separated = tuple((base.name, *base.policy) for base in every if base.policy is not None)
     if tick:
-        rate = spark.readStream.name(TICK_STREAM).format("rate").option("rowsPerSecond", 1).option("numPartitions", 1)
-        parts.append(rate.load().select(F.lit(TICK).alias("stream")))
+        rate = spark.readStream.name(TICK).format("rate").option("rowsPerSecond", 1).option("numPartitions", 1)
+        # Spark removes a limit of no rows from each batch's plan, so that no task reads the tick
+        parts.append(rate.load().limit(0).select(F.lit(0).alias("stream")))
     if not parts:
         raise QueryTypeError("There is nothing to read: no stream and no tick.", "Declare a stream.")
     kinds = {field.name: field.dataType for part in parts for field in part.schema.fields}
@@ -230,7 +232,7 @@ class _Base:
     ) -> None:  # fmt: skip
         self._catalyst = Catalyst(spark)
         self._copies = copies
-        if given is None and texts:
+        if texts:
             self._frame = kafka_frame(spark, base, base.name, limit, texts=True)
         else:
             self._frame = load(spark, base, limit=limit) if given is None else given

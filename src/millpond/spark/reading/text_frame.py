@@ -1,36 +1,14 @@
-"""Chooses the streams whose JSON or CSV texts the gather parses, and reads their records between two offsets."""
+"""Chooses the streams whose JSON or CSV texts the gather parses."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from millpond.log.records import Offsets
-from millpond.runtime.task.column_layout import ReadLayout, TextStream
-from millpond.spark.reading.read_frame import WantedStream, read
-from millpond.spark.sources.kafka import kafka_batch
+from millpond.runtime.task.column_layout import TextStream
+from millpond.spark.reading.read_frame import WantedStream
 from millpond.spark.sources.record_texts import text_stream
-
-
-def read_between(
-    spark: SparkSession, wanted: Sequence[WantedStream], start: Offsets, end: Offsets
-) -> tuple[DataFrame, ReadLayout]:
-    """The records of Kafka streams between two offsets, as a batch with the same columns and without a tick.
-
-    Raises:
-        SetupError: as `load`.
-    """
-    bases = {
-        base.name: base for want in wanted
-        for base in ([want.stream] if want.derived is None else [branch.base for branch in want.derived.branches])
-    }  # fmt: skip
-    texts = texts_of(spark, wanted)
-    return read(spark, wanted, tick=False, texts=texts, given={
-        name: kafka_batch(spark, base, json.loads(start[name]), json.loads(end[name]), texts=name in texts)
-        for name, base in bases.items()
-    })  # fmt: skip
 
 
 def texts_of(spark: SparkSession, wanted: Sequence[WantedStream]) -> dict[str, TextStream]:

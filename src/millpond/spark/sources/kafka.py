@@ -185,10 +185,9 @@ def kafka_frame(
 
 
 def kafka_batch(
-    spark: SparkSession, stream: Stream, start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]],
-    *, texts: bool = False,
-) -> DataFrame:  # fmt: skip
-    """The same for the records from `start` up to but not including `end`: topic -> partition -> offset.
+    spark: SparkSession, stream: Stream, start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]
+) -> DataFrame:
+    """The same columns for the records from `start` up to but not including `end`: topic -> partition -> offset.
 
     A partition without a start begins at offset 0. If records no longer exist, the read fails.
 
@@ -202,7 +201,7 @@ def kafka_batch(
     reader = spark.read.format(KAFKA).options(**_client(options)).option("failOnDataLoss", "true")
     reader = reader.option("assign", json.dumps({topic: [int(one) for one in of] for topic, of in end.items()}))
     reader = reader.option("startingOffsets", json.dumps(begins)).option("endingOffsets", json.dumps(end))
-    return _with_texts(reader.load(), stream) if texts else _parsed(reader.load(), stream, options)
+    return _parsed(reader.load(), stream, options)
 
 
 def _client(options: Mapping[str, str]) -> dict[str, str]:

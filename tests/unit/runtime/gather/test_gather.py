@@ -22,7 +22,7 @@ from millpond.runtime.gather import gather as gathering
 from millpond.runtime.gather.gather import gather
 from millpond.runtime.packets.packet import Header, decode_packet
 from millpond.runtime.packets.raw_columns import RawRows, piece_of_raw
-from millpond.runtime.task.column_layout import TICK, ReadColumn, ReadLayout, StreamLayout
+from millpond.runtime.task.column_layout import ReadColumn, ReadLayout, StreamLayout
 from millpond.runtime.task.counters import Counts
 from millpond.runtime.task.task_values import GatherTask, TimeLine, Watermark
 from millpond.state.keys.keys import texts_of
@@ -158,8 +158,7 @@ def test_large_batches_are_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_empty_partition_sends_a_packet_to_every_instance() -> None:
     task = task_of([query("a")], 3)
-    tick = batch([("a", 1, 1)], TICK)
-    for batches in ([], [batch([])], [tick], [tick, batch([])]):
+    for batches in ([], [batch([])], [batch([]), batch([])]):
         found = packets(task, batches)
         assert [instance for instance, _, _ in found] == [0, 1, 2]
         assert all(header == Header("", 5, 0, {}, {}) and not parts for _, header, parts in found)

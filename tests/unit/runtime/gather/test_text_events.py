@@ -9,7 +9,7 @@ import pytest
 
 from millpond.runtime.gather.text_events import NO_PARSE, NO_VALUE, TextEvents
 from millpond.runtime.inputs.without_shuffle import Route, TaskMessage, packets_to_fold
-from millpond.runtime.task.column_layout import DEAD, TICK, ReadColumn, ReadLayout, StreamLayout, TextStream
+from millpond.runtime.task.column_layout import DEAD, ReadColumn, ReadLayout, StreamLayout, TextStream
 from millpond.runtime.task.obstacle import Obstacle, ObstacleError
 
 LAYOUT = ReadLayout(
@@ -80,10 +80,10 @@ def test_texts_may_come_with_long_offsets() -> None:
 
 
 def test_rows_of_other_streams_keep_their_order_and_lack_the_parsed_columns() -> None:
-    mixed = batch(None, b'{"v":1}', None, None, b'{"v":2}', streams=[0, 1, TICK, 0, 1])
+    mixed = batch(None, b'{"v":1}', None, None, b'{"v":2}', streams=[0, 1, 0, 0, 1])
     other, parsed = TextEvents(LAYOUT).parsed([mixed])
     assert other.schema.names == ["stream", "c0_0", "c1_0", "c1_1", "dead"]
-    assert (other.column(0).to_pylist(), other.column(1).to_pylist()) == ([0, TICK, 0], [0, 2, 3])
+    assert (other.column(0).to_pylist(), other.column(1).to_pylist()) == ([0, 0, 0], [0, 2, 3])
     assert other.column(3).null_count == 3
     assert (parsed.column(2).to_pylist(), parsed.column(3).to_pylist()) == ([11, 14], [1, 2])
 
