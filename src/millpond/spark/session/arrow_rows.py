@@ -7,6 +7,7 @@ makes about thirty calls to the JVM for each `mapInArrow`.
 from __future__ import annotations
 
 import struct
+from binascii import a2b_base64
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
@@ -80,7 +81,7 @@ class ArrowRows:
 
     def collect(self) -> list[tuple[bytes, ...]]:
         """Run a job and return all rows; their columns are binary."""
-        data = memoryview(self._rows.collect())
+        data = memoryview(a2b_base64(self._rows.collect()))
         width, values, place = _LENGTH.unpack_from(data)[0], list[bytes](), _LENGTH.size
         while place < len(data):
             size = _LENGTH.unpack_from(data, place)[0]
