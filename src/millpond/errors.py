@@ -162,9 +162,9 @@ class UserFunctionError(MillpondError, code="MP-FUNCTION"):
         >>> print(UserFunctionError("The function f@1 raised ValueError.", "Mend it.").at_key('["ann"]'))
         [MP-FUNCTION] The function f@1 raised ValueError, for the key ["ann"]. Mend it.
         """
-        told = UserFunctionError(f"{self.what.removesuffix('.')}, for the key {key}.", self.cure)
-        told.row = self.row
-        return told
+        located = UserFunctionError(f"{self.what.removesuffix('.')}, for the key {key}.", self.cure)
+        located.row = self.row
+        return located
 
 
 class StateError(MillpondError, code="MP-STATE"):
@@ -329,6 +329,6 @@ def from_text(text: str) -> MillpondError | None:
     if found is None:
         return None
     kind = of_code(found.group(1))
-    told = found.group(2).strip()
-    what, divided, cure = told.rpartition(_CURE)
-    return kind(what, cure) if divided else kind(told)
+    message = found.group(2).strip()
+    what, divided, cure = message.rpartition(_CURE)
+    return kind(what, cure) if divided else kind(message)

@@ -54,7 +54,7 @@ FOLLOWER_STEPS = (
 )
 DIRECT_STEPS = (
     "direct.gathered",
-    "direct.told",
+    "direct.sent",
 )
 CHANGE_STEPS = (
     "change.before",

@@ -24,7 +24,7 @@ from millpond.version import install
 T = TypeVar("T")
 
 _OWN = __name__.partition(".")[0]
-_REINSTALL = "Reinstall that package with its dependencies, or ask those who publish it."
+_REINSTALL = "Reinstall that package with its dependencies, or report it to its publisher."
 
 
 def imported(what: str, opens: str, extra: str | None, refused: type[MillpondError] = SetupError) -> Any:

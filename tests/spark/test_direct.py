@@ -242,7 +242,7 @@ def rows_as_events_come(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "fault", ["direct.gathered:2:kill", pytest.param("direct.told:3:kill", marks=pytest.mark.exhaustive)]
+    "fault", ["direct.gathered:2:kill", pytest.param("direct.sent:3:kill", marks=pytest.mark.exhaustive)]
 )
 def test_a_killed_worker_ends_the_others_and_costs_no_row(
     spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path, fault: str
@@ -263,8 +263,8 @@ def test_a_killed_worker_ends_the_others_and_costs_no_row(
     assert done.returncode == INCOMPLETE, done.stderr  # a fifth of the events is late
     assert {path.name for path in faults.glob("*.kill")} == {one.replace(":", ".") for one in (fault, retried)}
     # one epoch was direct before, and after it the shuffle is kept to for a while
-    assert (faults / "direct.gathered").stat().st_size == 2 * (1 + int(fault.startswith("direct.told")))
-    assert not list((tmp_path / "pond").glob("**/*-told-*"))
+    assert (faults / "direct.gathered").stat().st_size == 2 * (1 + int(fault.startswith("direct.sent")))
+    assert not list((tmp_path / "pond").glob("**/*-message-*"))
     lines = [json.loads(line) for path in (tmp_path / "out").glob("*.json") for line in path.read_text().splitlines()]
     with Pond(spark, tmp_path / "plain", instances=2) as plain:
         plain.load(TABLE.format(topic=topic, by=""))

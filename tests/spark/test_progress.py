@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from kit.servers.servers import until
 from millpond.clock import now_us
 from millpond.spark.driver.checkpoint import read_taken
-from millpond.spark.driver.spark_progress import asking_us, work_done
+from millpond.spark.driver.spark_progress import offset_request_us, work_done
 from millpond.spark.session.session import reading_session
 
 MILLISECOND = 1000
@@ -35,8 +35,8 @@ def test_offsets_are_taken_after_the_batch_before_and_before_their_own(spark: Sp
     assert query.awaitTermination(60)
     assert len(times) == 10 and all(a < b + MILLISECOND for a, b in pairwise(times))
     told = query.lastProgress
-    assert told is not None and asking_us(query) == told["durationMs"]["latestOffset"] * MILLISECOND
-    assert asking_us(None) == 0
+    assert told is not None and offset_request_us(query) == told["durationMs"]["latestOffset"] * MILLISECOND
+    assert offset_request_us(None) == 0
 
 
 def test_the_tasks_of_a_running_job_are_visible_progress(spark: SparkSession) -> None:

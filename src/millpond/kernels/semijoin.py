@@ -24,12 +24,12 @@ _TABLE = 1 << 20
 class Live(NamedTuple):
     """Events of a section of one side of a join.
 
-    `asking`: events that need the events with their hash on the other side. `needed`: events that are read in any case.
-    `possible`: events that are read if an asking event of the other side has their hash.
+    `searching`: events that need the events with their hash on the other side. `needed`: events that are always read.
+    `possible`: events that are read if a searching event of the other side has their hash.
     """
 
     events: Events
-    asking: Mask
+    searching: Mask
     needed: Mask
     possible: Mask
 
@@ -54,14 +54,14 @@ class Sieve:
 
 def reduced(sides: Mapping[str, Sequence[Live]]) -> dict[str, list[Events]]:
     """The events of each side from which rows may result, section by section."""
-    asked = {side: Sieve(part.events.slots[part.asking] for part in parts) for side, parts in sides.items()}
-    return {LEFT: _read(sides[LEFT], asked[RIGHT]), RIGHT: _read(sides[RIGHT], asked[LEFT])}
+    searched = {side: Sieve(part.events.slots[part.searching] for part in parts) for side, parts in sides.items()}
+    return {LEFT: _read(sides[LEFT], searched[RIGHT]), RIGHT: _read(sides[RIGHT], searched[LEFT])}
 
 
-def _read(parts: Iterable[Live], asked: Sieve) -> list[Events]:
+def _read(parts: Iterable[Live], searched: Sieve) -> list[Events]:
     found = []
     for part in parts:
-        wanted = asked(part.events.slots)
+        wanted = searched(part.events.slots)
         wanted &= part.possible
         wanted |= part.needed
         found.append(part.events if wanted.all() else part.events.take(wanted))

@@ -1,6 +1,6 @@
 """The log as numbered files in one folder: `Log.append(n, record)`, on any `Folder` that supports create-if-absent.
 
-A hint file (`_last`) tells readers where to begin the search for the last record.
+A hint file (`_last`) says where readers begin their search for the last record.
 
 Guaranteed:
   * of all appends with one number `n`, by any threads, processes or hosts, at most one record is ever visible, never

@@ -246,8 +246,8 @@ def encode(record: Record, body: bytes = b"") -> bytes:
     header = _encoder.encode(record)
     packed, stored = pack(header), pack(body)
     sizes = _SIZES.pack(len(packed), len(header), len(body))
-    told = b"".join((MAGIC, sizes, hashlib.sha256(stored).digest(), packed))
-    return b"".join((told, stored, hashlib.sha256(told).digest()))
+    content = b"".join((MAGIC, sizes, hashlib.sha256(stored).digest(), packed))
+    return b"".join((content, stored, hashlib.sha256(content).digest()))
 
 
 def decode(data: bytes, what: str = "A record of the log") -> Entry:
@@ -260,8 +260,8 @@ def decode(data: bytes, what: str = "A record of the log") -> Entry:
     content, checksum = view[:-_DIGEST_BYTES], view[-_DIGEST_BYTES:]
     try:
         parts = _parts(content, what)
-        told = content if parts.seal is None else content[: len(content) - len(parts.stored)]
-        if hashlib.sha256(told).digest() != checksum:
+        checked = content if parts.seal is None else content[: len(content) - len(parts.stored)]
+        if hashlib.sha256(checked).digest() != checksum:
             raise CorruptError(f"{what} fails its checksum.", _CURE)
         if parts.seal is not None and parts.stored and hashlib.sha256(parts.stored).digest() != parts.seal:
             raise CorruptError(f"{what} fails the checksum of its body.", _CURE)

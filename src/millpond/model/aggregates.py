@@ -34,11 +34,11 @@ the first.
 
 RANKS = ("row_number", "rank", "dense_rank")
 """Functions that rank an event. Queries with a `Range` window rank among events of one key and time. Those with a
-ranked `Distinct` window rank among all events of the key so far.
+ranked `Distinct` window rank among all events of the key until now.
 
 The arguments are the expressions of ORDER BY, and `parameters` has one of `DIRECTIONS` for each. The arguments of
 `row_number` go on with other columns of the event, which decide ties, so that equal ranks mean equal rows. Ties among
-all events so far are ordered by event time, then as for `first` and `last`.
+all events until now are ordered by event time, then as for `first` and `last`.
 """
 
 SHARES = ("percent_rank", "cume_dist", "ntile")

@@ -20,7 +20,7 @@ FOREACH = "foreach"
 """The format of a sink that passes rows to a function of this process."""
 
 READ = "read:"
-"""The beginning of the name under which the status of a pond lists who reads or parses a stream."""
+"""The beginning of the name under which the status of a pond lists the reader or parser of a stream."""
 
 NOWHERE = "noop"
 """The format of a sink that writes no rows."""

@@ -55,11 +55,11 @@ def is_read(setting: Setting) -> bool:
 def plan_of(spec: PondSpec) -> Plan:
     """The shared plan of the queries in force, without quarantined queries and without paused stateless queries."""
     halted = not_answered(spec)
-    asked = (
+    answered = (
         query for query in spec.computed
         if query.name not in halted and not (isinstance(query, Selection) and query.name in spec.left.paused)
     )  # fmt: skip
-    return with_declared(build_plan(asked, spec.since, spec.left), spec.streams)
+    return with_declared(build_plan(answered, spec.since, spec.left), spec.streams)
 
 
 def setting_of(pond: str, folder: Path, cache: Path, spec: PondSpec, owners: Owners) -> Setting:

@@ -27,7 +27,7 @@ from millpond.model.selection import AnyQuery, expressions_of
 from millpond.model.stream import Stream
 from millpond.model.windows import RUNNING, Sliced
 from millpond.plan.chains.steps import inner_of
-from millpond.plan.groups.build import build_plan, logged_of, needed_columns, needed_foreign, tallies_asked
+from millpond.plan.groups.build import build_plan, logged_of, needed_columns, needed_foreign, tallies_needed
 from millpond.plan.groups.edges import phases
 from millpond.plan.groups.plan import GroupPlan, Measure, Plan, QueryPlan, measures_read
 from millpond.plan.options.complete_column import has_complete_column
@@ -93,7 +93,7 @@ def _known(group: GroupPlan, query: Query, measures: Collection[Measure], mark: 
 
 def _tallied(query: Query) -> Iterator[tuple[str, tuple[Expression, ...], Expression]]:
     """The values that tallies count for a query, with each filter."""
-    for tally in tallies_asked([query]):
+    for tally in tallies_needed([query]):
         yield from (("tally", tally.values, condition) for condition in tally.filters)
 
 

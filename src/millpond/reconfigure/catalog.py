@@ -75,9 +75,9 @@ def applied(spec: PondSpec, n: int, change: Change) -> PondSpec:
         case Drop():
             return _dropped(spec, left, n, change)
         case Pause():
-            return _asking(spec, _with(left, paused=tuple(sorted({*left.paused, change.name}))), spec.all_queries)
+            return _with_queries(spec, _with(left, paused=tuple(sorted({*left.paused, change.name}))), spec.all_queries)
         case Resume():
-            return _asking(spec, _with(left, paused=_without(left.paused, change.name)), spec.all_queries)
+            return _with_queries(spec, _with(left, paused=_without(left.paused, change.name)), spec.all_queries)
         case Alter():
             return _altered(spec, left, change)
         case End():
@@ -89,23 +89,23 @@ def applied(spec: PondSpec, n: int, change: Change) -> PondSpec:
         case Discard():
             return _discarded(spec, left, change.name)
         case Halt():
-            return _asking(spec, _with(left, halted=left.halted | {change.name: change.why}), spec.all_queries)
+            return _with_queries(spec, _with(left, halted=left.halted | {change.name: change.why}), spec.all_queries)
         case SetParameter():
             feeds = {name: fed for name, fed in left.feeds.items() if name != change.name}
             parameters = left.parameters | {change.name: change.value}
-            return _asking(spec, _with(left, parameters=parameters, feeds=feeds), spec.all_queries)
+            return _with_queries(spec, _with(left, parameters=parameters, feeds=feeds), spec.all_queries)
         case Feed():
             fed = left.feeds.get(change.name)  # the parameter keeps its value until new rows change it
             feeds = left.feeds | {change.name: Feeding(change.query, change.column, n if fed is None else fed.n)}
-            return _asking(spec, _with(left, feeds=feeds), spec.all_queries)
+            return _with_queries(spec, _with(left, feeds=feeds), spec.all_queries)
         case Scale():
-            asked = Scaled(n, change.instances, change.owned)
-            left = _with(left, scaled=(*left.scaled, asked), shards=change.shards or left.shards)
-            return _asking(spec, left, spec.all_queries)
+            request = Scaled(n, change.instances, change.owned)
+            left = _with(left, scaled=(*left.scaled, request), shards=change.shards or left.shards)
+            return _with_queries(spec, left, spec.all_queries)
         case Resharded():
-            return _asking(spec, _with(left, shards=()), spec.all_queries)
+            return _with_queries(spec, _with(left, shards=()), spec.all_queries)
         case Move():
-            return _asking(spec, _with(left, places=change.places), spec.all_queries)
+            return _with_queries(spec, _with(left, places=change.places), spec.all_queries)
 
 
 def _naming(spec: PondSpec, named: tuple[Relation, ...]) -> PondSpec:
@@ -116,7 +116,7 @@ def _naming(spec: PondSpec, named: tuple[Relation, ...]) -> PondSpec:
 
 
 def _added(spec: PondSpec, left: Changed, n: int, change: Add) -> PondSpec:
-    since, asked = dict(spec.since) | change.steps_us, [change.stored.query]
+    since, new = dict(spec.since) | change.steps_us, [change.stored.query]
     if not isinstance(change.since_us, msgspec.UnsetType):
         since[change.name] = change.since_us
     streams = (*spec.streams, *(stream for stream in change.streams if stream not in spec.streams))
@@ -128,7 +128,7 @@ def _added(spec: PondSpec, left: Changed, n: int, change: Add) -> PondSpec:
     if from_us is not None and isinstance(query, Query) and isinstance(change.since_us, int):
         early = version_name(change.name, 0)
         version = query if isinstance(change.backfill_us, int) else early_version(query, recall)
-        asked.append(_leaving_off(version, early))
+        new.append(_leaving_off(version, early))
         since |= {} if from_us == ALWAYS else {early: from_us}
         begins = from_us if isinstance(change.backfill_us, int) else recall
         left = _with(
@@ -137,7 +137,7 @@ def _added(spec: PondSpec, left: Changed, n: int, change: Add) -> PondSpec:
             whole_us=left.whole_us | {change.name: whole if isinstance(whole := change.whole_us, int) else ALWAYS},
         )  # fmt: skip
     left = _with(left, leaving=leaving, apart=apart, added=left.added | {change.name: n})
-    return _asking(spec, left, (*spec.all_queries, *asked), streams, since)
+    return _with_queries(spec, left, (*spec.all_queries, *new), streams, since)
 
 
 def _dropped(spec: PondSpec, left: Changed, n: int, change: Drop) -> PondSpec:
@@ -154,9 +154,9 @@ def _dropped(spec: PondSpec, left: Changed, n: int, change: Drop) -> PondSpec:
         whole_us={name: whole for name, whole in left.whole_us.items() if name != change.name},
         added={name: at for name, at in left.added.items() if name != change.name},
     )  # fmt: skip
-    asked = tuple(query for query in spec.all_queries if query.name not in {change.name, *versions})
+    remaining = tuple(query for query in spec.all_queries if query.name not in {change.name, *versions})
     streams = (*spec.streams, *(stream for stream in change.streams if stream not in spec.streams))
-    return _asking(spec, left, asked, streams)
+    return _with_queries(spec, left, remaining, streams)
 
 
 def not_answered(spec: PondSpec) -> frozenset[str]:
@@ -174,7 +174,7 @@ def not_answered(spec: PondSpec) -> frozenset[str]:
 
 def _altered(spec: PondSpec, left: Changed, change: Alter) -> PondSpec:
     old, version = query_of(spec, change.name), spec.left.versions.get(change.name, 1)
-    asked, since = [change.stored.query], dict(spec.since) | change.steps_us
+    new, since = [change.stored.query], dict(spec.since) | change.steps_us
     was_apart, apart = change.name in left.apart, _without(left.apart, change.name)
     if change.apart or (was_apart and isinstance(change.since_us, msgspec.UnsetType)):
         apart = (*apart, change.name)
@@ -184,7 +184,7 @@ def _altered(spec: PondSpec, left: Changed, change: Alter) -> PondSpec:
         whole = {name: start for name, start in left.whole_us.items() if name != change.name}
         if not isinstance(change.until_us, msgspec.UnsetType):
             mine = version_name(change.name, version)
-            asked.append(_leaving_off(old, mine))
+            new.append(_leaving_off(old, mine))
             since |= {} if was is None else {mine: was}
             apart = (*apart, mine) if was_apart else apart
             whole[change.name] = _whole_us(spec, change.name)
@@ -195,20 +195,20 @@ def _altered(spec: PondSpec, left: Changed, change: Alter) -> PondSpec:
     left = _with(left, versions=left.versions | {change.name: version + 1}, apart=apart)
     others = tuple(query for query in spec.all_queries if query.name != change.name)
     streams = (*spec.streams, *(stream for stream in change.streams if stream not in spec.streams))
-    return _asking(spec, left, (*others, *asked), streams, since)
+    return _with_queries(spec, left, (*others, *new), streams, since)
 
 
 def _shadowed(spec: PondSpec, left: Changed, change: Shadow) -> PondSpec:
     """The spec with the query split at `since_us`, to separate rows of windows that both versions emit from others."""
     old, version, shadow = query_of(spec, change.name), left.versions.get(change.name, 1), shadow_name(change.name)
-    asked, since = [old, _hidden(change.stored.query, shadow)], dict(spec.since)
+    new, since = [old, _hidden(change.stored.query, shadow)], dict(spec.since)
     apart = (*left.apart, shadow) if change.apart else left.apart
     if isinstance(change.since_us, msgspec.UnsetType):
         since |= {shadow: since[change.name]} if change.name in since else {}
         apart = (*apart, shadow) if change.name in left.apart else apart
     else:
         mine, was = version_name(change.name, version), since.get(change.name)
-        asked.append(_leaving_off(old, mine))
+        new.append(_leaving_off(old, mine))
         since |= {change.name: change.since_us, shadow: change.since_us} | ({} if was is None else {mine: was})
         apart = (*apart, mine) if change.name in left.apart else apart
         left = _with(
@@ -218,14 +218,14 @@ def _shadowed(spec: PondSpec, left: Changed, change: Shadow) -> PondSpec:
         )  # fmt: skip
     left = _with(left, shadows=left.shadows | {change.name: shadow}, apart=tuple(dict.fromkeys(apart)))
     others = tuple(query for query in spec.all_queries if query.name != change.name)
-    return _asking(spec, left, (*others, *asked), since=since)
+    return _with_queries(spec, left, (*others, *new), since=since)
 
 
 def _swapped(spec: PondSpec, left: Changed, change: Promote) -> PondSpec:
     name, shadow, since = change.name, shadow_name(change.name), dict(spec.since)
-    queries = {query.name: query for query in spec.all_queries}
-    old, new = queries.pop(name), queries.pop(shadow)
-    asked = [*queries.values(), _in_front(new, old), _hidden(old, shadow)]
+    others = {query.name: query for query in spec.all_queries}
+    old, promoted_query = others.pop(name), others.pop(shadow)
+    queries = [*others.values(), _in_front(promoted_query, old), _hidden(old, shadow)]
     apart = {name: shadow, shadow: name}
     promoted = _without(left.promoted, name) if name in left.promoted else (*left.promoted, name)
     mine, was_apart = version_name(name, left.versions.get(name, 1)), name in left.apart
@@ -234,7 +234,7 @@ def _swapped(spec: PondSpec, left: Changed, change: Promote) -> PondSpec:
         apart=tuple(apart.get(one, one) for one in left.apart),
     )  # fmt: skip
     if not isinstance(change.since_us, msgspec.UnsetType):
-        asked.append(_leaving_off(old, mine))
+        queries.append(_leaving_off(old, mine))
         was = since.get(name)
         since |= {name: change.since_us, shadow: change.since_us} | ({} if was is None else {mine: was})
         left = _with(
@@ -242,14 +242,14 @@ def _swapped(spec: PondSpec, left: Changed, change: Promote) -> PondSpec:
             whole_us=left.whole_us | {name: _whole_us(spec, name)},
             apart=(*left.apart, mine) if was_apart else left.apart,
         )  # fmt: skip
-    return _asking(spec, left, asked, since=since)
+    return _with_queries(spec, left, queries, since=since)
 
 
 def _discarded(spec: PondSpec, left: Changed, name: str) -> PondSpec:
     shadow = shadow_name(name)
     shadows = {one: of for one, of in left.shadows.items() if one != name}
     left = _with(left, shadows=shadows, promoted=_without(left.promoted, name))
-    return _asking(spec, left, tuple(query for query in spec.all_queries if query.name != shadow))
+    return _with_queries(spec, left, tuple(query for query in spec.all_queries if query.name != shadow))
 
 
 def _hidden(query: AnyQuery, name: str) -> AnyQuery:
@@ -280,7 +280,7 @@ def _ended(spec: PondSpec, left: Changed, version: str) -> PondSpec:
         left, until_us={name: until for name, until in left.until_us.items() if name != version},
         replaced={name: of for name, of in left.replaced.items() if name != version},
     )  # fmt: skip
-    return _asking(spec, left, tuple(query for query in spec.all_queries if query.name != version))
+    return _with_queries(spec, left, tuple(query for query in spec.all_queries if query.name != version))
 
 
 def _leaving_off(old: AnyQuery, name: str) -> AnyQuery:
@@ -319,14 +319,14 @@ def _whole_us(spec: PondSpec, name: str) -> int:
     return spec.left.whole_us.get(name, spec.since.get(name, ALWAYS))
 
 
-def _asking(
-    spec: PondSpec, left: Changed, asked: Iterable[AnyQuery], streams: tuple[Stream, ...] | None = None,
+def _with_queries(
+    spec: PondSpec, left: Changed, queries: Iterable[AnyQuery], streams: tuple[Stream, ...] | None = None,
     since: Mapping[str, int] | None = None,
 ) -> PondSpec:  # fmt: skip
     """The spec with other queries. Streams that are read themselves stay, because Spark would read a stream that is
     added again from its beginning. Derived streams and rows of queries stay only if a query still uses them.
     """
-    queries = tuple(asked)
+    queries = tuple(queries)
     by_name = {stream.name: stream for stream in streams or spec.streams}
     computed = with_inner(queries, by_name)
     used = {stream for query in computed for stream in query.streams}

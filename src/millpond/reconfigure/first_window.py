@@ -103,8 +103,8 @@ def _beginnings_with(
     known: PondSpec, manifest: Manifest, query: AnyQuery, every: Sequence[Stream],
     time_sources: TimeSources | None, now_us: int | None,
 ) -> dict[str, int]:  # fmt: skip
-    asked = (*inner_queries(every), *(one for one in known.all_queries if one.name != query.name), query)
-    return beginnings(known, _with_missed(known, manifest, query, every, time_sources or {}, now_us), every, asked)
+    queries = (*inner_queries(every), *(one for one in known.all_queries if one.name != query.name), query)
+    return beginnings(known, _with_missed(known, manifest, query, every, time_sources or {}, now_us), every, queries)
 
 
 def steps_begin(

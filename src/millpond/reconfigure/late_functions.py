@@ -38,7 +38,7 @@ def owner_in(stream: str, column: str) -> str:
 
 
 class LateFunctions:
-    """Watches the late calls of one pond; each driver creates its own. `calls` returns the numbers so far."""
+    """Watches the late calls of one pond; each driver creates its own. `calls` returns the current numbers."""
 
     def __init__(self, calls: Callable[[], LateCalls]) -> None:
         self._calls = calls

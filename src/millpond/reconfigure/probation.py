@@ -86,14 +86,14 @@ class Probation:
             names = self._again(batch, sorted(by_spark, key=lambda name: spec.left.added.get(name, -1)))
         if not (names or shadows):
             return error, []
-        told = ", ".join([*names, *(f"the shadow of {name}" for name in shadows)])
+        suspects = ", ".join([*names, *(f"the shadow of {name}" for name in shadows)])
         form = "takes fewer steps for an event."
         if isinstance(error, NoMemoryError):
             form = "makes less of an event, or with more memory (--memory)."
         found = type(error)(
-            f"{error.what.rstrip('.')}; Spark was evaluating {told}.",
-            f"Quarantined: {told}. The other queries continue when the pond is started again. Drop it, and add it in a"
-            f" form that {form}",
+            f"{error.what.rstrip('.')}; Spark was evaluating {suspects}.",
+            f"Quarantined: {suspects}. The other queries continue when the pond is started again. Drop it, and add it "
+            f"in a form that {form}",
         )
         reading = [one for name in names for one in readers(spec, name)]
         every = dict.fromkeys([*reading, *names])  # a query may read several of the others, or be one of them

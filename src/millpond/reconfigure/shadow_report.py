@@ -48,7 +48,7 @@ class Compared(ProcessFollower):
         super().__init__(f"compare:{query}", since)
         self._query, self._shadow = query, shadow
         self._rows = RowsReader(read, "differing")
-        self._told = 0
+        self._compared = 0
         self._differing = [_NONE]
 
     def _take(self, record: Entry, manifest: Manifest) -> None:
@@ -71,7 +71,7 @@ class Compared(ProcessFollower):
             table = self._rows.batches(entry, self._query)
         except RowsGone:
             return
-        self._told += sum(record.counts.get(name, {}).get("rows", 0) for name in names)
+        self._compared += sum(record.counts.get(name, {}).get("rows", 0) for name in names)
         if table is not None and len(fresh := _summed([table])):
             self._differing.append(fresh)
 
@@ -86,13 +86,13 @@ class Compared(ProcessFollower):
         with self._lock:
             self._differing = [whole] = [_summed(self._differing)]
             texts = _texts(whole)
-            told = sum_net(pa.table({"text": texts, NET: whole[NET]}), texts)  # different bits may have the same text
-            rows, net = ([] if told is None else told[name].to_pylist() for name in ("text", NET))
+            summed = sum_net(pa.table({"text": texts, NET: whole[NET]}), texts)  # different bits may have the same text
+            rows, net = ([] if summed is None else summed[name].to_pylist() for name in ("text", NET))
             only = [
                 [row for row, count in zip(rows, net, strict=True) for _ in range(max(0, side * count))]
                 for side in (1, -1)
             ]
-            same = (self._told - sum(map(len, only))) // 2
+            same = (self._compared - sum(map(len, only))) // 2
             return Difference(self._reached.n, same, *only)
 
 
@@ -101,9 +101,9 @@ def _summed(parts: Sequence[pa.Table]) -> pa.Table:
     some = [part for part in parts if len(part)]
     if not some:
         return _NONE
-    told = pa.concat_tables(some)
-    summed = sum_net(told)
-    return sum_net(told, _texts(told)) if summed is None else summed
+    rows = pa.concat_tables(some)
+    summed = sum_net(rows)
+    return sum_net(rows, _texts(rows)) if summed is None else summed
 
 
 def _texts(rows: pa.Table) -> pa.Array:

@@ -98,8 +98,8 @@ def add(
         first = backfill_us if backfill_us == ALWAYS else first_start(pond.spec, query, backfill_us)
         # windows that slices would complete, but that have closed already, are left to the backfill
         open_us = open_from(query, pond.manifest)
-        told = [time for time in (since, open_us) if isinstance(time, int)]
-        if told and first < (handed := first_start(pond.spec, query, max(told))):
+        bounds = [time for time in (since, open_us) if isinstance(time, int)]
+        if bounds and first < (handed := first_start(pond.spec, query, max(bounds))):
             return Add(StoredQuery.of(query), fresh, handed, who, backfill_us=first)
     if isinstance(query, Query) and isinstance(since, int):
         recall = recall_for(plan, query, since, pond.manifest)
@@ -207,17 +207,17 @@ def feed(pond: KnownPond, name: str, query: str, column: str, who: str = "") -> 
     Raises:
         ChangeRefused: the parameter, query or column does not exist, or the rows do not contain their window.
     """
-    known, asked = pond.spec.left.parameters.get(name), query_of(pond.spec, query)
+    known, source = pond.spec.left.parameters.get(name), query_of(pond.spec, query)
     if known is None:
         raise ChangeRefused(f"The parameter {name} has no value.", "Set a first one, with `pond.param`.")
-    found = next((item for item in asked.output if item.name == column), None)
+    found = next((item for item in source.output if item.name == column), None)
     if found is None or member_type(found.expression.type) != fed_type(known):
         lacks = "has no column" if found is None else f"has type {found.expression.type} in the column"
         raise ChangeRefused(
             f"{query} {lacks} {column}, and the parameter {name} is {known.type}.",
-            f"Name one of type {fed_type(known)}. The columns are {', '.join(item.name for item in asked.output)}.",
+            f"Name one of type {fed_type(known)}. The columns are {', '.join(item.name for item in source.output)}.",
         )
-    if not isinstance(asked, Query) or asked.changing or newest_by(asked) is None:
+    if not isinstance(source, Query) or source.changing or newest_by(source) is None:
         raise ChangeRefused(
             f"The rows of {query} do not show which of them are the newest.",
             "Feed from a query with windows and final rows that SELECTs the window, or its end.",
@@ -345,9 +345,9 @@ def keeps_state(old: AnyQuery, new: AnyQuery) -> bool:
     HAVING: rows that only the old version emitted would never be retracted.
     """
     if isinstance(old, Join) and isinstance(new, Join):
-        told = msgspec.structs.replace(old, having=new.having, output=new.output, text=new.text)
+        changed = msgspec.structs.replace(old, having=new.having, output=new.output, text=new.text)
         condition = new.condition if old.kind == "inner" else old.condition
-        return msgspec.structs.replace(told, condition=condition, most_pairs=new.most_pairs) == new
+        return msgspec.structs.replace(changed, condition=condition, most_pairs=new.most_pairs) == new
     if not isinstance(old, Query) or not isinstance(new, Query):
         return False
     stores_no_values = isinstance(old.window, Distinct) and not old.window.keeps and counted_rows(old.window) is None

@@ -278,7 +278,7 @@ def drain_floors(
     plan: Plan, manifest: Manifest, lines: Mapping[str, TimeLine] | None = None,
     ready: Collection[str] | None = None, latest: Mapping[str, int] | None = None,
 ) -> dict[str, int]:  # fmt: skip
-    """For each stream, the end of the last window that contains an event seen so far, or a row announced by `lines`.
+    """For each stream, the end of the last window that contains an event seen until now, or a row announced by `lines`.
 
     `ready`: consider only what these queries wait for. `latest`: see `last_rows`.
 
@@ -321,7 +321,7 @@ def drain_floors(
 
 
 def last_rows(setting: Setting, manifest: Manifest, at: Mapping[str, int]) -> dict[str, int]:
-    """For each stream made of rows, the latest time of a row that the events seen so far can produce.
+    """For each stream made of rows, the latest time of a row that the events seen until now can produce.
 
     `at`: the level of each stream.
     """

@@ -112,7 +112,7 @@ class _Bench:
         assert not foreign, f"{len(foreign)} rows are not in the log, such as n = {min(foreign)}"
         if not (again and self.kind.repeats):
             repeated = [n for n, following in pairwise(found) if n == following]
-            assert not repeated, f"{len(repeated)} rows are there more than once, such as n = {repeated[0]}"
+            assert not repeated, f"{len(repeated)} rows exist more than once, such as n = {repeated[0]}"
 
 
 def _every_record(bench: _Bench) -> None:

@@ -109,7 +109,7 @@ class Trial:
         self._rows = {name: MemorySink(name, rows) for name in self._queries}
         reader = [name for name, query in self._queries.items() if query.late_sink is not None]
         self._late = {name: MemorySink(name, late, late=True) for name in reader}
-        self._told: dict[str, int] = {}
+        self._emitted: dict[str, int] = {}
         self._ledger = Ledger()
         self._drivers = 0
         self._pond: LocalPond | None = self._driver()
@@ -237,13 +237,13 @@ class Trial:
             QueryTypeError: there is no such query.
             UnsupportedQuery: nothing can be late for the query, it is a join, or late rows cannot have a column's type.
         """
-        asked = self._queries.get(query)
-        if isinstance(asked, Selection):
-            raise UnsupportedQuery(f"Nothing is late for {query}, which has no window.", "Ask for its rows.")
-        if isinstance(asked, Join):
-            raise UnsupportedQuery(f"Late events of the join {query} are counted only.", "Ask for its fates.")
-        if asked is not None and query not in self._late:
-            check_late(_asking(asked), self._streams)
+        registered = self._queries.get(query)
+        if isinstance(registered, Selection):
+            raise UnsupportedQuery(f"Nothing is late for {query}, which has no window.", "Use `rows`.")
+        if isinstance(registered, Join):
+            raise UnsupportedQuery(f"Late events of the join {query} are counted only.", "Use `fates`.")
+        if registered is not None and query not in self._late:
+            check_late(_with_late_rows(registered), self._streams)
         return [
             {name: value for name, value in row.items() if name != LATE_EPOCH}
             for row in listed(self._since(self._late, query))
@@ -270,10 +270,10 @@ class Trial:
             AssertionError: two results differ; the message states how, and for which seed.
             QueryTypeError, UnsupportedQuery: as `feed`. OverflowedError: as `rows`.
         """
-        told = [name for name, query in self._queries.items() if isinstance(query, Query) and query.changing]
-        if told:
+        changing = [name for name, query in self._queries.items() if isinstance(query, Query) and query.changing]
+        if changing:
             raise UnsupportedQuery(
-                f"{told[0]} emits a row for each epoch that changes it, so its rows depend on the cut.",
+                f"{changing[0]} emits a row for each epoch that changes it, so its rows depend on the cut.",
                 "Try its final form: leave out 'emit' and 'correct.for'.",
             )
         tables = {stream: self._table(stream, rows) for stream, rows in events.items()}
@@ -356,8 +356,8 @@ class Trial:
     def _since(self, sinks: Mapping[str, MemorySink], query: str) -> Sequence[pa.Table]:
         sink = self._sink(sinks, query)
         epochs = [table for _, table in sink.epochs()]
-        told, self._told[sink.name] = self._told.get(sink.name, 0), len(epochs)
-        return epochs[told:]
+        emitted, self._emitted[sink.name] = self._emitted.get(sink.name, 0), len(epochs)
+        return epochs[emitted:]
 
 
 def _remembered(query: AnyQuery, streams: Mapping[str, Stream]) -> AnyQuery:
@@ -365,7 +365,7 @@ def _remembered(query: AnyQuery, streams: Mapping[str, Stream]) -> AnyQuery:
     if isinstance(query, Selection | Join):
         return msgspec.structs.replace(query, sink=Sink("memory"))
     query = msgspec.structs.replace(query, sink=Sink("memory"), serve=False, late=msgspec.UNSET)
-    reader = _asking(query)
+    reader = _with_late_rows(query)
     try:
         check_late(reader, streams)
     except UnsupportedQuery:
@@ -373,7 +373,7 @@ def _remembered(query: AnyQuery, streams: Mapping[str, Stream]) -> AnyQuery:
     return reader
 
 
-def _asking(query: Query) -> Query:
+def _with_late_rows(query: Query) -> Query:
     return msgspec.structs.replace(query, late=Sink("memory"))
 
 

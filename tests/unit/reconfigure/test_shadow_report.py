@@ -125,7 +125,7 @@ def test_rows_are_the_same_if_their_texts_are(following: Compared, monkeypatch: 
         assert (found.same, found.only_shadow) == (before.same + 1, [])
         assert len(found.only_query) == len(before.only_query) + 2
         following._differing = [shadow_report._NONE]
-        following._told = 2 * found.same
+        following._compared = 2 * found.same
 
 
 def test_few_parts_are_kept_however_many_records_differ(following: Compared) -> None:

@@ -36,7 +36,7 @@ from millpond.model.spec import BUCKETS
 from millpond.placement.slots import hash_tags
 from millpond.runtime.task.numa import SWITCH, Node, is_off, read_nodes, usable
 from millpond.spark.session.class_archive import archive_path
-from millpond.spark.session.jars import connector_told
+from millpond.spark.session.jars import connector_origin
 from millpond.spark.session.java import find_java
 from millpond.state.backends.kinds import StoreContext, known_store, shown, store_kind, store_path
 from millpond.state.ports.store import Apply, BucketStore, ReadRequest, TableWrite, Verdict
@@ -95,7 +95,7 @@ def examine(target: Target, clock: Clock = lap_us) -> Iterator[Check]:
     yield check_memory(target.memory, *machine_memory())
     yield check_nodes(read_nodes(), os.environ)
     yield check_ports()
-    yield Check("kafka", "ok", connector_told())
+    yield Check("kafka", "ok", connector_origin())
     yield check_encryption(os.environ, target.store)
     yield check_sink_packages()
     yield check_space("temp", Path(tempfile.gettempdir()))

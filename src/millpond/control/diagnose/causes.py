@@ -289,7 +289,7 @@ def _not_complete_yet(facts: Facts) -> Cause:
     assert first is not None and isinstance(query, Query)
     applied = facts.recent.counts.applied
     earlier = (
-        f" The {applied:,} event{'' if applied == 1 else 's'} applied so far belong{'s' if applied == 1 else ''} to "
+        f" The {applied:,} event{'' if applied == 1 else 's'} applied until now belong{'s' if applied == 1 else ''} to "
         "windows that start before that, which are not emitted (`millpond add --incomplete` emits them)."
     ) if applied else ""  # fmt: skip
     return Cause(

@@ -285,7 +285,7 @@ class Declarations:
         times = event_times_of((*inner_queries(self.streams_of(query)), query))
         read = [(one, times[one.stream.name]) for one in self.front.derived(query) if one.stream.name in times]
         observed = event_times_of(self.queries.values())
-        known = [one for asked in self.queries.values() for one in self.front.derived(asked)]
+        known = [one for query_read in self.queries.values() for one in self.front.derived(query_read)]
         others = [(one, observed[one.stream.name]) for one in known if one.stream.name in observed]
         return {one.stream.name: time_sources(one, time) or equally_timed(one, time, others) for one, time in read}
 

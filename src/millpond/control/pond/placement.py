@@ -144,7 +144,7 @@ class BucketPlacement:
         """Which instance owns which buckets, on which shards of the store they are, and how many requests are local.
 
         Raises:
-            StoreError: no query is served, the pond is not open, or the store cannot be asked.
+            StoreError: no query is served, the pond is not open, or the store does not answer.
         """
         opened = self._lifetime.opened
         if opened is None or opened.followers.store is None:

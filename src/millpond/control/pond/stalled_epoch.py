@@ -37,7 +37,7 @@ class StalledEpoch:
         self.error: StalledError | None = None
 
     def __call__(self, work: tuple[int, ...] | None) -> None:
-        """Note what the running epoch has done so far; None between epochs."""
+        """Note the work that the running epoch has done; None between epochs."""
         if self._on_alive is not None:
             self._on_alive(work)
         if work is None or work != self._work:

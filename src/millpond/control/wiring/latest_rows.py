@@ -37,9 +37,9 @@ class ServedRows:
 
     def __init__(self, folder: Given, query: str, store: str = "lmdb") -> None:
         self._truth, self._spec = read_truth(folder)
-        self._asked = served_query(self._spec, query)
+        self._query = served_query(self._spec, query)
         self.buckets, self._store = self._spec.buckets, store
-        if any(column.name.lower() == EPOCH for column in served_columns(self._asked)):
+        if any(column.name.lower() == EPOCH for column in served_columns(self._query)):
             raise QueryTypeError(f"A column of {query} is called {EPOCH}, as one of ours.", "Give it another name.")
         kind, place = store_kind(store), store_path(store, self._truth.folder)
         if kind.reach == "process" or (place is not None and not place.exists()):
@@ -51,7 +51,7 @@ class ServedRows:
     @property
     def columns(self) -> str:
         """The names and types of the columns, as in CREATE TABLE."""
-        named = [(column.name.replace("`", "``"), column.type) for column in served_columns(self._asked)]
+        named = [(column.name.replace("`", "``"), column.type) for column in served_columns(self._query)]
         return ", ".join(f"`{name}` {kind}" for name, kind in [*named, (EPOCH, "bigint")])
 
     def read(self, low: int, high: int) -> Iterator[pa.RecordBatch]:
@@ -63,10 +63,10 @@ class ServedRows:
             opened.close()
 
     def _batches(self, store: BucketStore, buckets: range) -> Iterator[pa.RecordBatch]:
-        found = store.scan_many(buckets, self._asked.name)
+        found = store.scan_many(buckets, self._query.name)
         epochs = np.repeat([rows.applied for rows in found], [len(rows.values) for rows in found])
         start = 0
-        for rows in decoded(self._asked, found):
+        for rows in decoded(self._query, found):
             column = pa.array(epochs[start : start + len(rows)], pa.int64())
             schema = rows.schema.append(pa.field(EPOCH, pa.int64()))
             yield pa.RecordBatch.from_arrays([*rows.columns, column], schema=schema)

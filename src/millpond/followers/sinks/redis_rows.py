@@ -130,9 +130,9 @@ class KeyedSink:
         """See `Reversible.rewind`: rows carry the numbers of their records, and only newer ones replace them."""
         raise ahead(
             self.name, self.cursor(), to.n,
-            f"Rows in Redis that came after record {to.n} cannot be taken back. Restore the folder `log` from a newer "
+            f"Rows in Redis of the records after {to.n} cannot be taken back. Restore the folder `log` from a newer "
             f"copy; or delete the keys, write {{\"n\": {to.n}}} into {self._cursor_file.path}, and repair again: "
-            "keys then have what comes from now on.",
+            "keys then have the rows that are emitted from now on.",
         )  # fmt: skip
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:

@@ -189,7 +189,7 @@ class SharedView:
         if set(numbers) == {before}:
             return before
         settled = self._go(NOTHING_APPLIED)
-        self._tell(sum(number < before for number in numbers))
+        self._note_lost(sum(number < before for number in numbers))
         return settled
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
@@ -226,13 +226,13 @@ class SharedView:
         settled = min(one.n for one in found)
         self._settled = settled
         self.requests = sum((Requests(*one.requests) for one in found), Requests())
-        self._tell(sum(one.lost for one in found))
+        self._note_lost(sum(one.lost for one in found))
         if any(one.news for one in found):
             # a driver that was overtaken has no news, and must not drop what its successor serves
             highest = max(one.n for one in found)
             self._known = drop_unserved(self._store, frozenset(self._share.served), self._known, highest)
         return settled
 
-    def _tell(self, lost: int) -> None:
+    def _note_lost(self, lost: int) -> None:
         if lost:
             self._lost = f"{lost} buckets that the store had lost were replayed, by record {self._settled}"

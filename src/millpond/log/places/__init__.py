@@ -1,4 +1,4 @@
 """The places where a pond can be: a folder of this machine, or a prefix of an object store.
 
-Begin with `address`, which tells them apart. Imports errors and local paths only.
+Begin with `address`, which decides which of them an address means. Imports errors and local paths only.
 """

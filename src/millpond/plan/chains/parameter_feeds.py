@@ -38,13 +38,13 @@ class Feed(msgspec.Struct, frozen=True):
 
 
 def feeds_of(
-    feeds: Mapping[str, Feeding], parameters: Mapping[str, Literal], asked: Iterable[AnyQuery]
+    feeds: Mapping[str, Feeding], parameters: Mapping[str, Literal], queries: Iterable[AnyQuery]
 ) -> tuple[Feed, ...]:
     """The feeds in force, sorted by parameter."""
-    queries = {query.name: query for query in asked}
+    by_name = {query.name: query for query in queries}
     result = []
     for name, feeding in sorted(feeds.items()):
-        query = queries.get(feeding.query)
+        query = by_name.get(feeding.query)
         time = newest_by(query) if isinstance(query, Query) else None
         if time is not None:
             result.append(Feed(name, feeding.query, feeding.column, time, parameters[name].type, feeding.n))

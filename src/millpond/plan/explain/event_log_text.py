@@ -10,7 +10,7 @@ from millpond.model.query import Query
 from millpond.model.windows import Counted, Distinct, Framed, Pattern, Processed, Range
 from millpond.plan.explain.amounts import count_of, duration
 from millpond.plan.explain.words import predicate_text
-from millpond.plan.groups.build import build_plan, logged_of, tallies_asked
+from millpond.plan.groups.build import build_plan, logged_of, tallies_needed
 from millpond.plan.groups.distinct import counted_rows
 from millpond.plan.groups.plan import GroupPlan, QueryPlan, measures_read
 from millpond.plan.groups.tallies import bits_of, error_of, keeps_tallies
@@ -24,11 +24,11 @@ def event_lines(group: GroupPlan) -> Iterator[str]:
     log = group.events
     if log is None:
         return
-    askers: dict[object, dict[str, None]] = {}
+    users: dict[object, dict[str, None]] = {}
     for plan in group.queries:
-        for some, rows in _asked(group, plan):
-            for asked in (*some, rows):
-                askers.setdefault(asked, {})[plan.query.name] = None
+        for some, rows in _stored(group, plan):
+            for expression in (*some, rows):
+                users.setdefault(expression, {})[plan.query.name] = None
     values, filters = count_of(len(log.values), "value"), count_of(len(log.filters), "predicate")
     stored, counted = "stored individually, each once", counted_rows(group.windows[0])
     if group.kind == "distinct":
@@ -41,24 +41,24 @@ def event_lines(group: GroupPlan) -> Iterator[str]:
         kept = duration(group.delays_us[0] + found.within_us)
         yield f"            for {kept} of event time: the delay and the time within which repeats are dropped"
     for value in log.values:
-        yield f"    {render(value)}  <- {', '.join(askers[value])}"
+        yield f"    {render(value)}  <- {', '.join(users[value])}"
     for condition in log.filters:
-        yield f"    where {predicate_text(condition)}  <- {', '.join(askers[condition])}"
+        yield f"    where {predicate_text(condition)}  <- {', '.join(users[condition])}"
 
 
 def tally_lines(group: GroupPlan) -> Iterator[str]:
     """The lines about the tallies of a group; none without tallies."""
     if not group.tallies:
         return
-    askers: dict[object, dict[str, None]] = {}
+    users: dict[object, dict[str, None]] = {}
     for plan in group.queries:
-        for tally in tallies_asked([plan.query]):
-            askers.setdefault(tally.values, {})[plan.query.name] = None
+        for tally in tallies_needed([plan.query]):
+            users.setdefault(tally.values, {})[plan.query.name] = None
     filters = len({condition for tally in group.tallies for condition in tally.filters})
     counted = f"{count_of(len(group.tallies), 'value')}, {count_of(filters, 'predicate')}"
     yield f"  tallies   counted by value in each slice, each once: {counted}"
     for tally in group.tallies:
-        values, names = ", ".join(map(render, tally.values)), ", ".join(askers[tally.values])
+        values, names = ", ".join(map(render, tally.values)), ", ".join(users[tally.values])
         how = f"{1 << tally.bits} bins per power of two" if tally.bits else "a count for each distinct value"
         yield f"    {values}: {how}  <- {names}"
 
@@ -95,7 +95,7 @@ def top_lines(group: GroupPlan) -> Iterator[str]:
         yield f"  top rows  each task sends only its first {' or '.join(map(str, first))} rows of each partition"
 
 
-def _asked(group: GroupPlan, plan: QueryPlan) -> Iterator[tuple[tuple[Expression, ...], Expression | None]]:
+def _stored(group: GroupPlan, plan: QueryPlan) -> Iterator[tuple[tuple[Expression, ...], Expression | None]]:
     """The values that a query reads from events, each list with its row filter."""
     if group.deduplicated is None:
         yield from logged_of(plan.query)

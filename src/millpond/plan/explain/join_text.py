@@ -32,9 +32,9 @@ def join_lines(join: Join) -> Iterator[str]:
     for name, side in join.sides.items():
         if side.where is not None:
             yield f"  {name:<9} where {predicate_text(side.where)}"
-    for name, asked in (("condition", join.condition), ("rows", join.having)):
-        if asked is not None:
-            yield f"  {name:<9} {'where ' * (name == 'rows')}{render(_over_values(join, asked))}"
+    for name, condition in (("condition", join.condition), ("rows", join.having)):
+        if condition is not None:
+            yield f"  {name:<9} {'where ' * (name == 'rows')}{render(_over_values(join, condition))}"
     if isinstance(join.ttl_us, int):
         yield f"  ttl       {duration(join.ttl_us)} ('state.ttl'), for bounds or delays that are not declared"
     if not join.pairs:

@@ -144,8 +144,8 @@ def _partitioned_of(plan: Plan, stream: Stream) -> Iterator[str]:
 
 def _group(plan: Plan, group: GroupPlan) -> Iterator[str]:
     filters = list(dict.fromkeys(measure.filter for measure in group.measures if measure.filter is not None))
-    askers = _askers(group)
-    asked = sum(sum(by.values()) for by in askers)
+    users = _users_by_measure(group)
+    uses = sum(sum(by.values()) for by in users)
     time = f"event time {group.event_time}" if group.event_time else "no event time"
     yield f"group {group.id}: {group.stream} {grouping_text(group)}, {time}"
     yield f"  windows   {', '.join(map(window_text, group.windows))}"
@@ -168,9 +168,9 @@ def _group(plan: Plan, group: GroupPlan) -> Iterator[str]:
     yield f"  filters   {once if filters else 'none'}"
     for filter_ in filters:
         yield f"    {predicate_text(filter_)}"
-    used = f", used {_times(asked)}, each stored once" if asked else ""
-    yield f"  measures  {sum(map(bool, askers)) or 'none'}{used}"
-    for measure, by in zip(group.measures, askers, strict=True):
+    used = f", used {_times(uses)}, each stored once" if uses else ""
+    yield f"  measures  {sum(map(bool, users)) or 'none'}{used}"
+    for measure, by in zip(group.measures, users, strict=True):
         if not by:
             continue
         names = ", ".join(name if times == 1 else f"{name} ({times} times)" for name, times in by.items())
@@ -212,7 +212,7 @@ def _query(plan: Plan, group: GroupPlan, query: QueryPlan) -> Iterator[str]:
 
 def _marginal(plan: Plan, group: GroupPlan, query: Query, measures: int) -> Iterator[str]:
     """The marginal cost of the query, given all others."""
-    rest = [asked for asked in plan.all_queries if asked != query]
+    rest = [other for other in plan.all_queries if other != query]
     same_group = [member.query.window for member in group.queries if member.query != query]
     if not same_group:
         yield "a group of its own"
@@ -234,15 +234,15 @@ def _places(query: QueryPlan) -> set[int]:
     return set() if isinstance(query.query.window, Framed) else {*measures_read([query])}
 
 
-def _askers(group: GroupPlan) -> list[dict[str, int]]:
+def _users_by_measure(group: GroupPlan) -> list[dict[str, int]]:
     """For each measure, the queries that need it and how often."""
-    askers: list[dict[str, int]] = [{} for _ in group.measures]
+    users: list[dict[str, int]] = [{} for _ in group.measures]
     for query in group.celled:
-        asked = [query.presence, *(place for places in query.measures for place in places)]
-        for place in asked:
-            by = askers[place]
+        positions = [query.presence, *(place for places in query.measures for place in places)]
+        for place in positions:
+            by = users[place]
             by[query.query.name] = by.get(query.query.name, 0) + 1
-    return askers
+    return users
 
 
 def edges_per_hour(windows: Sequence[Sliced]) -> tuple[Fraction, bool]:

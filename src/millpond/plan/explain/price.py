@@ -18,7 +18,7 @@ from millpond.plan.explain.event_log_text import kept_text
 from millpond.plan.explain.join_text import price_of_join
 from millpond.plan.explain.plan_text import edges_per_hour, measure_text, price_of_selection, rate_text
 from millpond.plan.explain.words import grouping_text, predicate_text
-from millpond.plan.groups.build import build_plan, needed_columns, tallies_asked
+from millpond.plan.groups.build import build_plan, needed_columns, tallies_needed
 from millpond.plan.groups.plan import GroupPlan, Measure, Plan
 from millpond.plan.groups.tallies import keeps_tallies
 
@@ -75,7 +75,7 @@ def price(plan: Plan, query: Query) -> Price:
     before = next((found for found in plan.groups if found.id == group.id), None)
     if before is not None:
         group = msgspec.structs.replace(group, retain=before.retain)
-    askers_of = {measure: _askers(before, measure) for measure in (before.measures if before is not None else ())}
+    users_of = {measure: _users(before, measure) for measure in (before.measures if before is not None else ())}
     places = dict.fromkeys((query_plan.presence, *(i for p in query_plan.measures for i in p)))
     measures = [group.measures[place] for place in places]
     if isinstance(query.window, Framed):  # it has no measures by slice, but its filter is evaluated
@@ -84,21 +84,21 @@ def price(plan: Plan, query: Query) -> Price:
     read = needed_columns(plan, query.stream)
     conditions = [group.measures[query_plan.presence].filter, *(measure.filter for measure in measures)]
     filters = tuple(dict.fromkeys(condition for condition in conditions if condition is not None))
-    evaluated = {measure.filter for measure in askers_of}
+    evaluated = {measure.filter for measure in users_of}
     return Price(
         query,
         before,
         group,
         tuple(name for name in columns if name not in read),
         tuple(name for name in columns if name in read),
-        tuple(measure for measure in measures if measure not in askers_of),
-        tuple((measure, askers_of[measure]) for measure in measures if measure in askers_of),
+        tuple(measure for measure in measures if measure not in users_of),
+        tuple((measure, users_of[measure]) for measure in measures if measure in users_of),
         tuple(filter_ for filter_ in filters if filter_ not in evaluated),
         tuple(filter_ for filter_ in filters if filter_ in evaluated),
     )
 
 
-def _askers(group: GroupPlan | None, measure: Measure) -> tuple[str, ...]:
+def _users(group: GroupPlan | None, measure: Measure) -> tuple[str, ...]:
     if group is None:
         return ()
     place = group.measures.index(measure)
@@ -179,7 +179,7 @@ def _events(price: Price) -> Iterator[str]:
     values = dict.fromkeys(one for aggregate in logged for one in aggregate.arguments)
     if keeps_tallies(price.query):
         known = [] if price.before is None else [tally.values for tally in price.before.tallies]
-        needed = [tally.values for tally in tallies_asked([price.query])]
+        needed = [tally.values for tally in tallies_needed([price.query])]
         more = [", ".join(map(render, values)) for values in needed if values not in known]
         yield f"  tallies   {_more(more)} counted by value; {_shared([one for one in needed if one in known])}"
         return

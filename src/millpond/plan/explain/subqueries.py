@@ -82,7 +82,7 @@ class _Reader(NamedTuple):
 def subqueries(plan: Plan, streams: Sequence[Stream]) -> dict[str, tuple[SubQuery, ...]]:
     """The sub-queries of each query, by the name of the query; `streams` are the streams that the plan reads."""
     by_name = {stream.name: stream for stream in streams}
-    asked = {query.name: query for query in plan.all_queries}
+    queries = {query.name: query for query in plan.all_queries}
     readers: dict[str, list[_Reader]] = {}
     for query in plan.all_queries:
         for part in query.sides.values() if isinstance(query, Join) else (query,):
@@ -97,13 +97,13 @@ def subqueries(plan: Plan, streams: Sequence[Stream]) -> dict[str, tuple[SubQuer
         for one in group.queries:
             # repeats are removed before WHERE is evaluated, and only on the instance that owns the key
             reader = one.query if group.deduplicated is None else _Reader(one.query.name, None)
-            first = _first(f"{one.query.name}.1", reader, stream, asked, readers[group.stream], does)
+            first = _first(f"{one.query.name}.1", reader, stream, queries, readers[group.stream], does)
             found[one.query.name] = first, _aggregate(one.query, group, places)
     moved = {one.name for one in moved_selections(plan.selections, plan.compared_names)}
     for selection in plan.selections:
         stream = by_name.get(selection.stream, Stream(selection.stream, ()))
         does = [f"map {', '.join(item.name for item in selection.output)}"]
-        first = _first(f"{selection.name}.1", selection, stream, asked, readers[selection.stream], does)
+        first = _first(f"{selection.name}.1", selection, stream, queries, readers[selection.stream], does)
         how = "the rows of a source partition go to one instance, once for all queries that take them"
         route: Route = "round-robin"
         if is_by_owners(stream, plan.all_queries):
@@ -118,13 +118,13 @@ def subqueries(plan: Plan, streams: Sequence[Stream]) -> dict[str, tuple[SubQuer
             stream = by_name.get(side.stream, Stream(side.stream, ()))
             does = ["map to keys and events"]
             mine = _Reader(join.name, side.where)
-            parts.append(_first(f"{join.name}.{number}", mine, stream, asked, readers[side.stream], does))
+            parts.append(_first(f"{join.name}.{number}", mine, stream, queries, readers[side.stream], does))
         found[join.name] = *parts, _joined(joined, plan.joins)
     return {name: found[name] for name in sorted(found)}
 
 
 def _first(
-    part: str, query: _Reader | Query | Selection, stream: Stream, asked: Mapping[str, AnyQuery],
+    part: str, query: _Reader | Query | Selection, stream: Stream, queries: Mapping[str, AnyQuery],
     readers: Sequence[_Reader], does: Sequence[str],
 ) -> SubQuery:  # fmt: skip
     """The sub-query that processes each event alone, in the task that reads it."""
@@ -135,7 +135,7 @@ def _first(
     kept = "the derived stream" if derived else "the rows it reads" if stream.upstreams else "the read"
     alike = [one for one in others if query.where is not None and one.where == query.where]
     shared = [Shared(kept, _names(others)), Shared("the filter", _names(alike))]
-    return SubQuery(part, (*operators, *does), tuple(_inputs(stream, asked)), _with_queries(shared))
+    return SubQuery(part, (*operators, *does), tuple(_inputs(stream, queries)), _with_queries(shared))
 
 
 _TO_JOIN: dict[str, tuple[Route, str]] = {
@@ -165,9 +165,9 @@ def _joined(plan: JoinPlan, joins: Joins) -> SubQuery:
     return SubQuery(f"{join.name}.3", tuple(operators), tuple(inputs), _with_queries(shared), _upserts(join))
 
 
-def _inputs(stream: Stream, asked: Mapping[str, AnyQuery]) -> Iterator[Exchange]:
+def _inputs(stream: Stream, queries: Mapping[str, AnyQuery]) -> Iterator[Exchange]:
     for upstream in stream.upstreams:
-        before = asked.get(upstream)
+        before = queries.get(upstream)
         part = 3 if isinstance(before, Join) else 1 if isinstance(before, Selection) else 2
         how = "a task for each instance that wrote rows, in the next epoch"
         yield Exchange(f"{upstream}.{part}", "point-to-point", how)
@@ -177,7 +177,7 @@ def _inputs(stream: Stream, asked: Mapping[str, AnyQuery]) -> Iterator[Exchange]
         yield Exchange(name, "point-to-point", "a task for each source partition")
     joined = "" if stream.derived is None else stream.derived.text
     for key in _LOOKED_UP.findall(joined):
-        why = why_by_readers(stream, asked.values())
+        why = why_by_readers(stream, queries.values())
         if why is None:
             yield Exchange(key, "by key", "looked up by the instance that owns the key, with one request per shard")
         else:

@@ -278,7 +278,7 @@ def _new_group(identity: str, queries: Sequence[Query], spans: Sequence[_Span], 
         tuple(plans),
         _log_of(queries, tuple(measures)) or msgspec.UNSET,
         queries[0].deduplicate,
-        tallies_asked(queries) or msgspec.UNSET,
+        tallies_needed(queries) or msgspec.UNSET,
         True if split else msgspec.UNSET,
         sets=queries[0].sets,
     )
@@ -294,7 +294,7 @@ def _log_of(queries: Sequence[Query], measures: Sequence[Measure]) -> LogPlan | 
     return log_plan(one for query in queries for one in logged_of(query))
 
 
-def tallies_asked(queries: Iterable[Query]) -> tuple[Tally, ...]:
+def tallies_needed(queries: Iterable[Query]) -> tuple[Tally, ...]:
     """The tallies that the queries of one group need."""
     return tallies_of((query, presence_filter(query)) for query in queries)
 

@@ -23,7 +23,7 @@ class LogPlan(msgspec.Struct, frozen=True):
     takes_all: bool
 
 
-def log_plan(asked: Iterable[tuple[tuple[Expression, ...], Expression | None]]) -> LogPlan | None:
+def log_plan(stored: Iterable[tuple[tuple[Expression, ...], Expression | None]]) -> LogPlan | None:
     """The log that stores these values, each list with its row filter; None if nothing is stored.
 
     >>> from millpond.model.expressions import Column
@@ -32,7 +32,7 @@ def log_plan(asked: Iterable[tuple[tuple[Expression, ...], Expression | None]]) 
     """
     values: dict[Expression, None] = {}
     filters: dict[Expression | None, None] = {}
-    for some, rows in asked:
+    for some, rows in stored:
         values.update(dict.fromkeys(some))
         filters[rows] = None
     if not filters:

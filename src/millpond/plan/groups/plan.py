@@ -338,9 +338,9 @@ class Plan(msgspec.Struct, frozen=True):
 
     def event_time_of(self, stream: str) -> str | None:
         """The column that gives the event time of a stream, for queries or observation only; None: no column does."""
-        told = (group.event_time for group in self.groups if group.stream == stream and group.event_time)
+        times = (group.event_time for group in self.groups if group.stream == stream and group.event_time)
         logs = (log.event_time for log in self.joins.logs_of(stream))
-        return next(told, None) or next(logs, None) or self.watched.get(stream)
+        return next(times, None) or next(logs, None) or self.watched.get(stream)
 
     def of_query(self, name: str) -> tuple[GroupPlan, QueryPlan]:
         """The group and the plan of a query with windows.

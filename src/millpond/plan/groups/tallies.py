@@ -53,9 +53,9 @@ def keeps_tallies(query: Query) -> bool:
     tally. So the choice depends on the query alone, and its state does not change with its neighbours. Bins and values
     are not mixed in a query, because percentiles are exact where events are stored.
     """
-    asked = [aggregate for aggregate in query.aggregates if aggregate.logged]
+    logged = [aggregate for aggregate in query.aggregates if aggregate.logged]
     sliced = isinstance(query.window, Sliced) and query.deduplicated is None
-    return bool(asked) and sliced and (all(map(binnable, asked)) or all(map(countable, asked)))
+    return bool(logged) and sliced and (all(map(binnable, logged)) or all(map(countable, logged)))
 
 
 def binnable(aggregate: Aggregate) -> bool:
@@ -87,8 +87,8 @@ def bits_of(aggregate: Aggregate) -> int:
     """
     if aggregate.function != PERCENTILE:
         return 0
-    asked = ACCURACY if isinstance(aggregate.accuracy, msgspec.UnsetType) else aggregate.accuracy
-    return next((bits for bits in range(1, FINEST_BITS) if error_of(bits) * asked <= 1), FINEST_BITS)
+    accuracy = ACCURACY if isinstance(aggregate.accuracy, msgspec.UnsetType) else aggregate.accuracy
+    return next((bits for bits in range(1, FINEST_BITS) if error_of(bits) * accuracy <= 1), FINEST_BITS)
 
 
 def error_of(bits: int) -> float:
@@ -96,11 +96,11 @@ def error_of(bits: int) -> float:
     return 1 / ((2 << bits) + 1)
 
 
-def tallies_of(asked: Iterable[tuple[Query, Expression | None]]) -> tuple[Tally, ...]:
+def tallies_of(filtered: Iterable[tuple[Query, Expression | None]]) -> tuple[Tally, ...]:
     """The tallies of a group, from its queries and their row filters: each value once, with the finest bins needed."""
     bits: dict[tuple[Expression, ...], int] = {}
     filters: dict[tuple[Expression, ...], dict[Expression, None]] = {}
-    for query, presence in asked:
+    for query, presence in filtered:
         for aggregate in query.aggregates if keeps_tallies(query) else ():
             if not aggregate.logged:
                 continue

@@ -149,12 +149,12 @@ def with_parameters(plan: Plan, parameters: Mapping[str, Literal]) -> Plan:
 
 
 def _group(group: GroupPlan, parameters: Mapping[str, Literal]) -> GroupPlan:
-    queries = tuple(_told(plan, parameters) for plan in group.queries)
+    queries = tuple(_with_values(plan, parameters) for plan in group.queries)
     same = all(new is old for new, old in zip(queries, group.queries, strict=True))
     return group if same else msgspec.structs.replace(group, queries=queries)
 
 
-def _told(plan: QueryPlan, parameters: Mapping[str, Literal]) -> QueryPlan:
+def _with_values(plan: QueryPlan, parameters: Mapping[str, Literal]) -> QueryPlan:
     query = plan.query
     if not parameters_in(query):
         return plan

@@ -20,7 +20,7 @@ from millpond.model.expressions import Expression
 from millpond.model.query import Query
 from millpond.model.windows import Sliced
 from millpond.plan.explain.event_log_text import event_bytes
-from millpond.plan.groups.build import build_plan, presence_filter, tallies_asked
+from millpond.plan.groups.build import build_plan, presence_filter, tallies_needed
 from millpond.plan.groups.edges import slices_of
 from millpond.plan.groups.event_log import LogPlan, logged_rows, stored_values
 from millpond.plan.groups.plan import GroupPlan, QueryPlan, measures_read
@@ -270,7 +270,7 @@ class TalliedSize(NamedTuple):
         """Bytes of the tallies that the query would keep without sharing: in its own slices and bins, while needed."""
         if self.whole is None or not keeps_tallies(plan.query):
             return 0
-        own = tallies_asked([plan.query])
+        own = tallies_needed([plan.query])
         horizon, kept = needed_from((plan,), mark), self.whole
         kept = kept.take(kept.late_class <= plan.delay)
         kept = kept if horizon is None else kept.take(kept.times_us >= horizon)

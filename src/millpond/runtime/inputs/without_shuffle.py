@@ -162,7 +162,7 @@ def packets_to_fold(
 
 def message_files(number: int, job: str, tasks: int) -> list[str]:
     """The message files of the tasks of a job, beside the deltas of record `number`; pruning deletes leftover files."""
-    return [f"delta/{number:020d}/{task}-told-{job}" for task in range(tasks)]
+    return [f"delta/{number:020d}/{task}-message-{job}" for task in range(tasks)]
 
 
 def send_message(files: Files, file: str, message: TaskMessage) -> None:

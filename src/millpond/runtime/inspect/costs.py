@@ -88,8 +88,8 @@ def _bytes(plan: Plan, manifest: Manifest) -> tuple[dict[str, int], dict[str, in
     live = state_of(plan, manifest)
     for group in plan.groups:
         names = [query.query.name for query in group.queries]
-        for askers, size in _cells(group, live[group.id]):
-            users = sorted(askers) or names
+        for readers, size in _cells(group, live[group.id]):
+            users = sorted(readers) or names
             _add(own if len(users) == 1 else shared, divided(size, dict.fromkeys(users, 1)))
         for kind in ("keys", "events", "tallies"):
             users = [query.query.name for query in group.queries if _uses(query, kind)] or names
@@ -105,9 +105,9 @@ def _bytes(plan: Plan, manifest: Manifest) -> tuple[dict[str, int], dict[str, in
 def _cells(group: GroupPlan, sections: Iterable[LiveSection]) -> Iterator[tuple[set[str], int]]:
     """Bytes of segments with the queries that read them; an empty set: all queries, or only dropped ones."""
     readers: dict[str, set[str]] = {}
-    for measure, askers in zip(group.measures, _askers(group), strict=True):
+    for measure, names in zip(group.measures, _readers(group), strict=True):
         id = measure.base.id if group.signed else measure.id
-        readers.setdefault(id[:MEASURE_DIGITS], set()).update(askers)
+        readers.setdefault(id[:MEASURE_DIGITS], set()).update(names)
     for section in sections:
         if section.kind == "segment":
             left = section.size
@@ -162,20 +162,20 @@ def _uses(query: QueryPlan, kind: str) -> bool:
     return needs_events(query) if kind == "events" else keeps_tallies(query.query)
 
 
-def _askers(group: GroupPlan) -> list[list[str]]:
+def _readers(group: GroupPlan) -> list[list[str]]:
     """The queries that read each measure of a group."""
-    askers: list[list[str]] = [[] for _ in group.measures]
+    readers: list[list[str]] = [[] for _ in group.measures]
     for query in group.queries:
         for place in measures_read([query]):
-            askers[place].append(query.query.name)
-    return askers
+            readers[place].append(query.query.name)
+    return readers
 
 
 def _weights(group: GroupPlan) -> dict[str, int]:
     """The weight of each query in a group's work: each measure has `_ONE`, divided among the queries that read it."""
     weights = {query.query.name: 0 for query in group.queries}
-    for askers in _askers(group):
-        _add(weights, divided(_ONE, dict.fromkeys(askers, 1)))
+    for readers in _readers(group):
+        _add(weights, divided(_ONE, dict.fromkeys(readers, 1)))
     return weights
 
 

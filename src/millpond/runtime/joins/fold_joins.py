@@ -127,11 +127,11 @@ class _JoinFold:
             if isinstance(join.when, Sliding):
                 live_events.append(Live(events, live, live if join.preserves(side) else np.zeros_like(live), live))
                 continue
-            asking = span.holds(times)
+            searching = span.holds(times)
             if join.preserves(side):
-                asking |= span.holds(times + alone_after_us(join, side))
-            asking &= live
-            live_events.append(Live(events, asking, asking, live))
+                searching |= span.holds(times + alone_after_us(join, side))
+            searching &= live
+            live_events.append(Live(events, searching, searching, live))
         return live_events
 
     def _reach(self, side: str) -> tuple[int, int]:
@@ -199,13 +199,13 @@ class _JoinFold:
         low, high = due.at - when.upper_us, due.at - max(when.lower_us, 1)
         return [*found, *self._matching(due, low, high, left, RIGHT)]
 
-    def _matching(self, asking: Placed, low: Ints, high: Ints, other: Placed, side: str) -> list[Joined]:
+    def _matching(self, searching: Placed, low: Ints, high: Ints, other: Placed, side: str) -> list[Joined]:
         """Pairs of searching rows, which belong to `side`, and rows of the other side with a place in [low, high]."""
-        candidates, found = Candidates(asking, low, high, other), []
+        candidates, found = Candidates(searching, low, high, other), []
         self._check(candidates)
         for mine, theirs in candidates.runs():
-            pairs = {side: asking.events[mine], (RIGHT if side == LEFT else LEFT): other.events[theirs]}
-            rows = Joined(self._sides, pairs[LEFT], pairs[RIGHT], self._window_of(asking, mine))
+            pairs = {side: searching.events[mine], (RIGHT if side == LEFT else LEFT): other.events[theirs]}
+            rows = Joined(self._sides, pairs[LEFT], pairs[RIGHT], self._window_of(searching, mine))
             found.append(rows.take(self._kept(rows)))
         return found
 
@@ -252,10 +252,10 @@ class _JoinFold:
         partners = np.zeros(len(mine.at), bool)
         candidates = Candidates(mine, low, high, other)
         self._check(candidates)
-        for asking, theirs in candidates.runs():
-            pairs = {side: mine.events[asking], (RIGHT if side == LEFT else LEFT): other.events[theirs]}
-            rows = Joined(self._sides, pairs[LEFT], pairs[RIGHT], self._window_of(mine, asking))
-            partners[asking[self._kept(rows)]] = True
+        for searching, theirs in candidates.runs():
+            pairs = {side: mine.events[searching], (RIGHT if side == LEFT else LEFT): other.events[theirs]}
+            rows = Joined(self._sides, pairs[LEFT], pairs[RIGHT], self._window_of(mine, searching))
+            partners[searching[self._kept(rows)]] = True
         alone = mine.take(partners)
         if self._join.kind != SEMI:
             alone = Placed(*(np.concatenate(pair) for pair in zip(mine.take(~partners), without, strict=True)))

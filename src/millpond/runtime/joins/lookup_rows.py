@@ -133,7 +133,7 @@ class KeyedReader:
     def _read(self, texts: pa.Array) -> _Read:
         if not len(texts):
             return _Read([pa.array([], arrow_type(field.type)) for field in self.table.values], np.zeros(0, np.int8))
-        rows = self._asked(texts)
+        rows = self._requested(texts)
         there = np.array([isinstance(row, list) for row in rows])
         state = np.array([0 if isinstance(row, list) else 1 + _ABSENT.index(row) for row in rows], np.int8)
         decode = _from_json if self.table.form == "json" else _from_hashes
@@ -148,7 +148,7 @@ class KeyedReader:
         places = pa.array(np.cumsum(there) - 1, mask=state != 0)
         return _Read([column.take(places) for column in columns], state)
 
-    def _asked(self, texts: pa.Array) -> list[Row | Absent]:
+    def _requested(self, texts: pa.Array) -> list[Row | Absent]:
         """The rows; while a server does not answer, waits, fails or goes on as the table says."""
         keys = texts.cast(pa.binary()).to_pylist()
         slots = slots_of_keys(texts).tolist()

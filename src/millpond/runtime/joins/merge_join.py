@@ -30,8 +30,8 @@ class Placed(NamedTuple):
 class Candidates:
     """For each searching row, the rows of the other side with the same code and a place in [low, high]."""
 
-    def __init__(self, asking: Placed, low: Ints, high: Ints, other: Placed) -> None:
-        near = _near(asking, low, high, other)
+    def __init__(self, searching: Placed, low: Ints, high: Ints, other: Placed) -> None:
+        near = _near(searching, low, high, other)
         codes, near_at = other.codes[near], other.at[near]
         places = np.sort(near_at)
         width = len(places) + 1
@@ -39,7 +39,7 @@ class Candidates:
         at = codes * width + np.searchsorted(places, near_at)
         order = ordered(at)
         sorted_, self._order = at[order], near[order]
-        base = asking.codes * width
+        base = searching.codes * width
         self._first = np.searchsorted(sorted_, base + np.searchsorted(places, low), "left")
         last = np.searchsorted(sorted_, base + np.searchsorted(places, high, "right"), "left")
         self._ends = np.cumsum(np.maximum(last - self._first, 0))
@@ -53,18 +53,18 @@ class Candidates:
         """All pairs, in runs of at most `PAIRS_AT_ONCE`: positions of the searching rows, and of the other rows."""
         for start in range(0, self.count, PAIRS_AT_ONCE):
             nth = np.arange(start, min(start + PAIRS_AT_ONCE, self.count))
-            asking = np.searchsorted(self._ends, nth, "right")
-            before = np.where(asking > 0, self._ends[asking - 1], 0)
-            yield asking, self._order[self._first[asking] + nth - before]
+            searching = np.searchsorted(self._ends, nth, "right")
+            before = np.where(searching > 0, self._ends[searching - 1], 0)
+            yield searching, self._order[self._first[searching] + nth - before]
 
 
-def _near(asking: Placed, low: Ints, high: Ints, other: Placed) -> Ints:
+def _near(searching: Placed, low: Ints, high: Ints, other: Placed) -> Ints:
     """The positions of the other rows that may match.
 
     A searching row has their code, and their place is between the smallest `low` and the largest `high`.
     """
     if not len(low) or not len(other.at):
         return np.zeros(0, np.int64)
-    asked = np.zeros(max(int(asking.codes.max()), int(other.codes.max())) + 1, bool)
-    asked[asking.codes] = True
-    return np.flatnonzero(asked[other.codes] & (other.at >= low.min()) & (other.at <= high.max()))
+    searched = np.zeros(max(int(searching.codes.max()), int(other.codes.max())) + 1, bool)
+    searched[searching.codes] = True
+    return np.flatnonzero(searched[other.codes] & (other.at >= low.min()) & (other.at <= high.max()))

@@ -103,7 +103,7 @@ class Automaton:
         return np.asarray(self._transition[states, codes])
 
     def tables(self) -> Tables:
-        """The tables of all states and transitions that were made so far."""
+        """The tables of all states and transitions that were computed until now."""
         variables = [[self._variable_of[element] for element in threads] for threads in self._states]
         return Tables(np.array(self._completed), _padded(variables), _padded(self._parents))
 

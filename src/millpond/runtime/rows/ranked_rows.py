@@ -1,4 +1,4 @@
-"""Rows of the first ranked events of each key so far: which of them an epoch emits, and which it deletes.
+"""Rows of the first ranked events of each key until now: which of them an epoch emits, and which it deletes.
 
 If rows show their key and `row_number()`, these identify a row, and a row that takes the place of another one is an
 `upsert`. Otherwise the rows are a multiset, as in a retract stream of Flink: each `upsert` adds one row, and each

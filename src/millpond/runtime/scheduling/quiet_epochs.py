@@ -35,17 +35,17 @@ class Waits(NamedTuple):
     merges: bool = False
 
 
-def is_behind(ended_us: int, asking_us: int, taken_us: int, began_us: int) -> bool:
+def is_behind(ended_us: int, request_us: int, taken_us: int, began_us: int) -> bool:
     """Whether an epoch reads a backlog, that is, input that existed when the previous epoch ended at `ended_us`.
 
-    Spark asks the sources for offsets, which takes `asking_us`, fixes these at `taken_us`, and plans the read until the
-    epoch begins at `began_us`. If it waited for input before `taken_us`, but for less time than it planned, the wait is
-    ignored.
+    Spark requests offsets from the sources, which takes `request_us`, fixes these at `taken_us`, and plans the read
+    until the epoch begins at `began_us`. If it waited for input before `taken_us`, but for less time than it planned,
+    the wait is ignored.
 
     >>> is_behind(0, 20_000, 30_000, 55_000), is_behind(0, 20_000, 120_000, 145_000)
     (True, False)
     """
-    return taken_us - ended_us - asking_us < began_us - taken_us
+    return taken_us - ended_us - request_us < began_us - taken_us
 
 
 class QuietEpochs:

@@ -36,7 +36,7 @@ def closing_windows(
     Windows of queries with updating results are not included; `rows.window_updates` emits them.
     """
     windows = []
-    for (position, delay), (from_us, before_us) in sorted(_asked(group).items()):
+    for (position, delay), (from_us, before_us) in sorted(_windows_by_delay(group).items()):
         passed = _passed(group, delay, before, after)
         if passed is None:
             continue
@@ -69,7 +69,7 @@ def each_closes(group: GroupPlan, before: Watermark, after: Watermark) -> bool:
 
 def _spans(group: GroupPlan, before: Watermark, after: Watermark) -> Iterator[tuple[int | None, int]]:
     """For each window and delay with passed ends, the range (low, high] of the slices of the closing windows."""
-    for position, delay in _asked(group):
+    for position, delay in _windows_by_delay(group):
         passed, window = _passed(group, delay, before, after), group.sliding[position]
         if passed is not None:
             low, high = passed
@@ -77,7 +77,7 @@ def _spans(group: GroupPlan, before: Watermark, after: Watermark) -> Iterator[tu
                 yield None if low is None else low - window.longest_us, high
 
 
-def _asked(group: GroupPlan) -> dict[tuple[int, int], tuple[int, int]]:
+def _windows_by_delay(group: GroupPlan) -> dict[tuple[int, int], tuple[int, int]]:
     """The sliding windows of queries without updating results, by position and delay.
 
     The values are the range of window starts that these queries answer, [first, until).

@@ -51,7 +51,7 @@ def signed_blocks(
         return
     table = union(tables)
     entered = np.count_nonzero(table.ranks, axis=1)
-    flat = _flat(edges, parts, chosen, {measure.base.id for measure in measures}, table, _asked(table, measures))
+    flat = _flat(edges, parts, chosen, {measure.base.id for measure in measures}, table, _passing(table, measures))
     count = max(1, int(entered[flat.signatures].sum()) // _ENTRIES)
     step = max(1, -(-keys // count), keys >> 15)
     owners, panes = flat.slots // step, len(edges) - 1
@@ -68,7 +68,7 @@ def signed_blocks(
             )  # fmt: skip
 
 
-def _asked(table: Signatures, measures: Sequence[Measure]) -> Mask:
+def _passing(table: Signatures, measures: Sequence[Measure]) -> Mask:
     """The signatures that pass the filter of some measure."""
     least, places = np.array(table.lengths), table.places
     for name in {measure.filter_id for measure in measures}:
@@ -88,9 +88,10 @@ class _Flat(NamedTuple):
 
 
 def _flat(
-    edges: list[int], parts: Sequence[Cells], chosen: Sequence[Mask], measures: set[str], table: Signatures, asked: Mask
-) -> _Flat:
-    """The rows of the chosen slices whose signature is in the mask `asked`."""
+    edges: list[int], parts: Sequence[Cells], chosen: Sequence[Mask], measures: set[str], table: Signatures,
+    passing: Mask,
+) -> _Flat:  # fmt: skip
+    """The rows of the chosen slices whose signature is in the mask `passing`."""
     borders = np.array(edges, np.int64)
     names = sorted({name for cells in parts for name in cells.columns if name.partition(":")[0] in measures})
     slots, panes, signatures = [], [], []
@@ -100,7 +101,7 @@ def _flat(
         if cells.slices.signed is None:
             continue
         own = np.searchsorted(table.ids, cells.slices.signatures, "right") - 1  # UNSIGNED is less than all ids
-        wanted = mask & (own >= 0) & asked[own]
+        wanted = mask & (own >= 0) & passing[own]
         owners = np.repeat(np.arange(len(mask)), np.diff(cells.offsets))
         rows = np.flatnonzero(wanted[owners])
         owners = owners[rows]

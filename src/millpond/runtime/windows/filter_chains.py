@@ -57,18 +57,18 @@ class Chains:
 
     def __init__(self, group: GroupPlan, plans: Sequence[QueryPlan], table: Signatures) -> None:
         """The measures of all `plans` must be equal except for their filters."""
-        asked = [[plan.presence, *(i for places in plan.measures for i in places)] for plan in plans]
-        columns = [[group.measures[i] for i in same] for same in zip(*asked, strict=True)]
+        positions = [[plan.presence, *(i for places in plan.measures for i in places)] for plan in plans]
+        columns = [[group.measures[i] for i in same] for same in zip(*positions, strict=True)]
         places, nowhere = table.places, (len(table.lengths), 0)
         known: dict[bytes, int] = {}
-        asked_by: list[tuple[Measure, int]] = []
+        filtered: list[tuple[Measure, int]] = []
         filters: list[Ints] = []
         for same in columns:
             at = np.array([places.get(measure.filter_id, nowhere) for measure in same])
             mine = known.setdefault(at.tobytes(), len(filters))
             if mine == len(filters):
                 filters.append(at)
-            asked_by.append((same[0], mine))
+            filtered.append((same[0], mine))
         ladders = np.stack([at[:, 0] for at in filters], axis=1)
         steps = np.stack([at[:, 1] for at in filters], axis=1)
         self.order = np.lexsort([*-steps.T[::-1], *ladders.T[::-1]])
@@ -83,7 +83,7 @@ class Chains:
             len(table.ids), len(begins),
         )  # fmt: skip
         by = self._entries.by
-        self._of = [(measure, _EVERY if by[:, own].all() else own) for measure, own in asked_by]
+        self._of = [(measure, _EVERY if by[:, own].all() else own) for measure, own in filtered]
 
     def runs(self, block: SignedBlock, windows: Sequence[Closing]) -> Runs:
         """The results of some windows for a block."""
@@ -107,12 +107,12 @@ class Chains:
         rows, at = rows[order], at[order]
         panes = np.repeat(np.arange(len(block.bounds) - 1, dtype=np.int32), np.diff(block.bounds))
         taken = {name: column[rows] for name, column in block.columns.items()}
-        asked: dict[tuple[str, int], dict[str, Extremes]] = {}
+        by_filter: dict[tuple[str, int], dict[str, Extremes]] = {}
         for measure, by in self._of:
-            if (measure.base.id, by) not in asked:
+            if (measure.base.id, by) not in by_filter:
                 columns = {name: column for name, column in taken.items() if name.partition(":")[0] == measure.base.id}
-                asked[measure.base.id, by] = columns if by == _EVERY else _only(entries.by[at, by], columns)
-        return _Entered(codes[order], panes[rows], asked)
+                by_filter[measure.base.id, by] = columns if by == _EVERY else _only(entries.by[at, by], columns)
+        return _Entered(codes[order], panes[rows], by_filter)
 
     def _results(self, entered: _Entered, rows: Ints, of: Ints) -> Runs:
         """The results of some entries; `of` is the window (position) of each, in ascending order."""
@@ -124,10 +124,10 @@ class Chains:
         values: dict[tuple[str, int], dict[str, Extremes]] = {}
         columns: dict[str, Extremes] = {}
         for measure, by in self._of:
-            asked = measure.base.id, by
-            if asked not in values:
-                values[asked] = groups.of(asked[0], {name: own[rows] for name, own in entered.columns[asked].items()})
-            columns |= {f"{measure.id}:{name.partition(':')[2]}": value for name, value in values[asked].items()}
+            base = measure.base.id, by
+            if base not in values:
+                values[base] = groups.of(base[0], {name: own[rows] for name, own in entered.columns[base].items()})
+            columns |= {f"{measure.id}:{name.partition(':')[2]}": value for name, value in values[base].items()}
         until, within = self.ends[places], np.flatnonzero(~begins[1:])
         until[within] = places[within + 1]
         present = columns.get(f"{self._of[0][0].id}:n")

@@ -148,7 +148,7 @@ class Client:
     def functions(self, *, reload: bool = False) -> list[FunctionShown]:
         """The operator's functions and the queries that call them; `reload`: load new versions of their file first."""
         if reload:
-            return self._ask("POST", "functions/reload", list[FunctionShown])
+            return self._call("POST", "functions/reload", list[FunctionShown])
         return self._get("functions", list[FunctionShown])
 
     def history(self, limit: int = 100) -> list[Event]:
@@ -176,7 +176,7 @@ class Client:
         time_zone: str | None = None, table: str | None = None,
     ) -> Changed | Priced:  # fmt: skip
         """Add a query; returns when it is in the log. `dry_run`: only return the price."""
-        told = {
+        fields = {
             "name": name, "text": text, "sink": sink, "serve": serve, "late": late, "emit": emit,
             "correct_for": correct_for, "deduplicate": tuple(deduplicate), "deduplicate_within": deduplicate_within,
             "connection": connection, "topic": topic, "table": table, "budget": budget, "incomplete": incomplete,
@@ -188,10 +188,10 @@ class Client:
         if late_by not in get_args(LateBy):
             raise not_allowed("late_by", late_by, get_args(LateBy))
         try:
-            asked = msgspec.convert(told, Asked)
+            query = msgspec.convert(fields, Asked)
         except msgspec.ValidationError as error:
             raise RequestError(f"The query cannot be added as it is described: {error}.", "See `Pond.add`.") from error
-        return self._change("POST", "queries", dry_run, asked, patient=bool(backfill))
+        return self._change("POST", "queries", dry_run, query, patient=bool(backfill))
 
     def alter(
         self, name: str, text: str, *, deduplicate: Sequence[str] = (), deduplicate_within: str | None = None,
@@ -242,12 +242,12 @@ class Client:
 
     def param(self, name: str, value: bool | int | float | str | list[int | float | str]) -> Changed:
         """Set a live parameter, in force from the next epoch on."""
-        return self._ask("PUT", f"params/{_segment(name)}", Changed, content=msgspec.json.encode(Value(value)))
+        return self._call("PUT", f"params/{_segment(name)}", Changed, content=msgspec.json.encode(Value(value)))
 
     def feed(self, name: str, query: str, column: str) -> Changed:
         """Let a live parameter take its values from the rows of a query's newest window."""
         content = msgspec.json.encode(Feeds(query, column))
-        return self._ask("PUT", f"params/{_segment(name)}/feed", Changed, content=content)
+        return self._call("PUT", f"params/{_segment(name)}/feed", Changed, content=content)
 
     def push(self, stream: str, events: Sequence[Mapping[str, Any]], *, key: str) -> PushDone:
         """Push events into a stream of JSON files; they are durable when this returns.
@@ -258,7 +258,7 @@ class Client:
         encode = msgspec.json.Encoder(decimal_format="number").encode
         raw = [{name: msgspec.Raw(encode(value)) for name, value in event.items()} for event in events]
         content = msgspec.json.encode(Push(key, raw))
-        return self._ask("POST", f"streams/{_segment(stream)}/events", PushDone, content=content)
+        return self._call("POST", f"streams/{_segment(stream)}/events", PushDone, content=content)
 
     def rows(self, name: str, *, after: str | None = None, patience: float = 60.0) -> Rows:
         """The rows of a query as they are committed: `for row in client.rows("alerts"): …`.
@@ -304,12 +304,12 @@ class Client:
         content = None if body is None else msgspec.json.encode(body)
         params: _Params = {"dry_run": "true"} if dry_run else {}
         kind: type[Changed | Priced] = Changed | Priced  # type: ignore[assignment]
-        return self._ask(method, path, kind, params, content, patient)
+        return self._call(method, path, kind, params, content, patient)
 
     def _get(self, path: str, kind: type[T], params: _Params | None = None) -> T:
-        return self._ask("GET", path, kind, params)
+        return self._call("GET", path, kind, params)
 
-    def _ask(
+    def _call(
         self, method: str, path: str, kind: type[T], params: _Params | None = None, content: bytes | None = None,
         patient: bool = False,
     ) -> T:  # fmt: skip

@@ -173,7 +173,7 @@ class Places:
 
 
 class BucketPlaces(Places):
-    """The places of a pond in an object store: only the hint at the leader is there, and no token.
+    """The places of a pond in an object store: they have the hint at the leader, but no token.
 
     Whoever can read the bucket could read the token, and change the pond with it. There is no lock either: a standby
     may be on another host, so it waits for the leader's number only.

@@ -133,7 +133,7 @@ def _say_done(readings: Readings, text: str, undo: Proposal | None) -> None:
         async def back() -> None:
             line.delete()
             if undo is not None:
-                with page:  # the line is gone
+                with page:  # the line was removed
                     await propose(readings, undo)
 
         if undo is not None:
@@ -189,13 +189,13 @@ def add_query(readings: Readings) -> None:
     """Ask for a new query."""
 
     def proposal() -> Proposal:
-        asked = Asked(
+        query = Asked(
             named(str(name.value or "").strip()), text.value or "", sink.value or None, serve.value,
             incomplete=incomplete.value,
         )  # fmt: skip
-        check_sink_names(asked.sink, None, unknown=True)
-        undo = state_change(readings, "drop", asked.name)
-        return Proposal(f"Add {asked.name}", lambda who, dry: readings.verbs.add(asked, who, dry), undo)
+        check_sink_names(query.sink, None, unknown=True)
+        undo = state_change(readings, "drop", query.name)
+        return Proposal(f"Add {query.name}", lambda who, dry: readings.verbs.add(query, who, dry), undo)
 
     with _form(readings, "A new query", proposal):
         name = ui.input("Name").props("outlined dense autofocus").classes("w-full")
@@ -270,9 +270,9 @@ class ScaleForm:
         self._readings = readings
         with ui.row().classes("items-center"):
             self._number = ui.number("Instances", min=1, precision=0).props("outlined dense").classes("w-32")
-            ui.button("Scale", on_click=self._ask).props("no-caps outline")
+            ui.button("Scale", on_click=self._submit).props("no-caps outline")
 
-    async def _ask(self) -> None:
+    async def _submit(self) -> None:
         if self._number.value is None:
             return
         wanted, now = int(self._number.value), (await self._readings.status()).instances

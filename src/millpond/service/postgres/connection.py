@@ -59,7 +59,7 @@ SETTLED_BYTES = 64 << 20
 """The most bytes that the rows of a connection's unfinished portals may take while another statement runs."""
 
 _NEGOTIATIONS = 2
-"""The most requests before the start-up message: a client asks for TLS and for GSS encryption once each."""
+"""The most requests before the start-up message: a client requests TLS and GSS encryption once each."""
 
 _DEALLOCATE = re.compile(r"DEALLOCATE\s+(?:PREPARE\s+)?(\"?)(.*)\1", re.IGNORECASE | re.DOTALL)
 

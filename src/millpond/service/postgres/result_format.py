@@ -65,18 +65,18 @@ def oid_of(kind: str) -> int:
     return _OIDS.get(kind) or (NUMERIC if kind.startswith("DECIMAL") else TEXT_OID if kind.startswith("ENUM") else JSON)
 
 
-def formats_of(asked: Sequence[int], columns: Sequence[Column]) -> list[int]:
-    """The format of each column, as a client asks for it: for all columns, for each, or none, which is text.
+def formats_of(requested: Sequence[int], columns: Sequence[Column]) -> list[int]:
+    """The format of each column, as a client requests it: one for all columns, one for each, or none, which is text.
 
     Raises:
-        RequestError: there is no such format, or intervals are asked for in binary.
+        RequestError: there is no such format, or the binary format of intervals is requested.
     """
-    wanted = list(asked) if len(asked) > 1 else [*(asked or [TEXT])] * len(columns)
+    wanted = list(requested) if len(requested) > 1 else [*(requested or [TEXT])] * len(columns)
     if len(wanted) != len(columns) or any(form not in (TEXT, BINARY) for form in wanted):
-        raise RequestError("The formats of the result do not fit its columns.", "Ask for text.")
+        raise RequestError("The formats of the result do not fit its columns.", "Request the text format.")
     for column, form in zip(columns, wanted, strict=True):
         if form == BINARY and column.oid == INTERVAL:
-            raise RequestError(f"The interval {column.name} has no binary format here.", "Ask for text.")
+            raise RequestError(f"The interval {column.name} has no binary format here.", "Request the text format.")
     return wanted
 
 

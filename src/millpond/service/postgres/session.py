@@ -100,7 +100,7 @@ class Session:
         self._sandbox.interrupt()
 
     def failed(self) -> None:
-        """A statement has failed: until its end, a transaction takes no more."""
+        """A statement has failed: until its end, a transaction accepts no further ones."""
         if self.transaction == "T":
             self.transaction = "E"
 

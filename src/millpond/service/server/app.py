@@ -154,15 +154,15 @@ async def _read(request: Request, kind: type[T]) -> T:
         raise RequestError(f"The body is not as it must be: {error}.", "See /openapi.json.") from error
 
 
-def who_asks(request: Request) -> str:
+def requester(request: Request) -> str:
     """The requester for the history: the name in the request, which is trusted with the token, and the address."""
     address = request.client.host if request.client is not None else "?"
-    told = "".join(char for char in request.headers.get(WHO, "")[:64] if char.isprintable())
-    return f"{told or 'token'}@{address}"
+    name = "".join(char for char in request.headers.get(WHO, "")[:64] if char.isprintable())
+    return f"{name or 'token'}@{address}"
 
 
 DryRun = Annotated[bool, Query(description="Return the price of the change without making it.")]
-Who = Annotated[str, Depends(who_asks)]
+Who = Annotated[str, Depends(requester)]
 
 
 def _doc(answers: Any, body: Any = None) -> dict[str, Any]:
@@ -239,10 +239,10 @@ def _change(app: FastAPI, verbs: HostedPond) -> None:
 
     @app.post("/v1/queries", **_doc(change, Asked), summary="Add a query", status_code=201)
     async def add(request: Request, who: Who, dry_run: DryRun = False) -> Response:
-        asked = await _read(request, Asked)
-        named(asked.name)
-        check_sink_names(asked.sink, asked.late, unknown=True)
-        return _answered(await run_in_threadpool(verbs.add, asked, who, dry_run), 200 if dry_run else 201)
+        query = await _read(request, Asked)
+        named(query.name)
+        check_sink_names(query.sink, query.late, unknown=True)
+        return _answered(await run_in_threadpool(verbs.add, query, who, dry_run), 200 if dry_run else 201)
 
     @app.put("/v1/queries/{name}", **_doc(change, Version), summary="Replace a query with a new version")
     async def alter(request: Request, name: str, who: Who, dry_run: DryRun = False) -> Response:
@@ -270,15 +270,15 @@ def _change(app: FastAPI, verbs: HostedPond) -> None:
 
     @app.put("/v1/instances", **_doc(change, Instances), summary="Change the number of instances, or the shards")
     async def scale(request: Request, who: Who, dry_run: DryRun = False) -> Response:
-        asked = await _read(request, Instances)
-        return _answered(await run_in_threadpool(verbs.scale, asked, who, dry_run))
+        instances = await _read(request, Instances)
+        return _answered(await run_in_threadpool(verbs.scale, instances, who, dry_run))
 
     @app.post(
         "/v1/rows/move", **_doc(change, Relocation), summary="Move the served rows of some buckets to another store"
     )
     async def relocate(request: Request, who: Who, dry_run: DryRun = False) -> Response:
-        asked = await _read(request, Relocation)
-        return _answered(await run_in_threadpool(verbs.move_rows, asked, who, dry_run))
+        relocation = await _read(request, Relocation)
+        return _answered(await run_in_threadpool(verbs.move_rows, relocation, who, dry_run))
 
     @app.put("/v1/params/{name}", **_doc(Changed, Value), summary="Set a live parameter")
     async def parameter(request: Request, name: str, who: Who) -> Response:
@@ -314,7 +314,7 @@ def _exchange(app: FastAPI, verbs: HostedPond, rows: RowStream) -> None:
 
 
 def _expose(app: FastAPI, exposition: Callable[[str], tuple[bytes, str]]) -> None:
-    """Add the route of the metrics, whose path is the one that Prometheus asks for by default."""
+    """Add the route of the metrics, whose path is the one that Prometheus requests by default."""
 
     @app.get("/metrics", include_in_schema=False)
     def metrics(request: Request) -> Response:

@@ -133,10 +133,12 @@ class Guard:
             return 400, RequestError("A header that may come once comes twice.", "Send it once.")
         host = _host(headers.get("host", ""))
         if host not in self._hosts:
-            return 403, AccessError(f"The service is not known as {host!r}.", "Ask it by a name it has: --allow-host.")
+            cure = "Use one of its names; `--allow-host` adds one."
+            return 403, AccessError(f"The service is not known as {host!r}.", cure)
         origin, page = headers.get("origin"), self._is_page(scope)
         if is_foreign(scope["method"], headers) if page else origin is not None and origin not in self._origins:
-            return 403, AccessError(f"Pages of {origin} may not ask.", "Start the service with --allow-origin.")
+            cure = "Start the service with --allow-origin."
+            return 403, AccessError(f"Pages of {origin} may not send requests.", cure)
         client = scope.get("client") or ("", 0)
         address = str(client[0])
         known = self._in_session(headers) if page else self._known(headers.get("authorization", ""))
@@ -146,7 +148,7 @@ class Guard:
         rates = self._strangers if not known else self._pages if page else self._rates
         guess = page and scope["path"] == SIGN_IN and scope["method"] == "POST"
         if not rates.take(address, GUESS_COSTS if guess else 1.0):
-            return 429, BusyError("More is asked than the service allows.", "Wait a second.")
+            return 429, BusyError("There are more requests than the service allows.", "Wait a second.")
         if not known and scope["path"] not in (ENTRANCE if page else OPEN):
             rates.fine(address, GUESS_COSTS - 1)
             cure = "Send `Authorization: Bearer TOKEN`; a command takes --token, or MILLPOND_TOKEN."

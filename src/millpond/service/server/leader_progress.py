@@ -52,7 +52,7 @@ class Pulse:
     def answered(self, work: tuple[int, ...] | None) -> None:
         """Note a response of Spark.
 
-        `work`: what the running epoch has done so far, in numbers that change with its progress; None between epochs.
+        `work`: the work that the running epoch has done, in numbers that change with its progress; None between epochs.
         The time of an epoch counts from the last change.
         """
         if work is None:

@@ -147,7 +147,7 @@ class Supervisor:
         self._pulse.begin()
 
     def alive(self, work: tuple[int, ...] | None) -> None:
-        """Note a response of Spark, and what the running epoch has done so far; see `Pulse.answered`."""
+        """Note a response of Spark, and the work that the running epoch has done; see `Pulse.answered`."""
         self._pulse.answered(work)
 
     def stalled(self) -> bool:

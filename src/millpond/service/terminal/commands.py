@@ -196,7 +196,7 @@ def _changes(app: typer.Typer) -> None:
                 connection=connection, budget=budget, incomplete=incomplete, backfill=backfill or False,
                 topic=topic, table=table, dry_run=dry_run, late_by=late_by, state_ttl=state_ttl, time_zone=time_zone,
             )  # fmt: skip
-        _tell(done, as_json)
+        _show(done, as_json)
 
     @app.command()
     def alter(
@@ -210,7 +210,7 @@ def _changes(app: typer.Typer) -> None:
                 name, selected(text), deduplicate=deduplicate or (), deduplicate_within=deduplicate_within,
                 dry_run=dry_run,
             )  # fmt: skip
-            _tell(done, as_json)
+            _show(done, as_json)
 
     @app.command()
     def shadow(
@@ -219,7 +219,7 @@ def _changes(app: typer.Typer) -> None:
     ) -> None:  # fmt: skip
         """Run a new version beside a query, for `millpond diff`."""
         with client(checkpoint, url, token, ca) as pond:
-            _tell(pond.shadow(name, selected(text), dry_run=dry_run), as_json)
+            _show(pond.shadow(name, selected(text), dry_run=dry_run), as_json)
 
 
 def _scale(app: typer.Typer) -> None:
@@ -244,7 +244,7 @@ def _scale(app: typer.Typer) -> None:
         if instances is None and wanted is None:
             raise typer.BadParameter("Give a number of instances, or --shards.")
         with client(checkpoint, url, token, ca) as pond:
-            _tell(pond.scale(instances, shards=wanted, dry_run=dry_run), as_json)
+            _show(pond.scale(instances, shards=wanted, dry_run=dry_run), as_json)
 
 
 def _relocate(app: typer.Typer) -> None:
@@ -258,7 +258,7 @@ def _relocate(app: typer.Typer) -> None:
         """Move served rows to a store that `serve --shard` allows."""
         with client(checkpoint, url, token, ca) as pond, _telling(pond, "move"):
             done = pond.relocate(what, to, dry_run=dry_run)
-        _tell(done, as_json)
+        _show(done, as_json)
 
 
 def _autoscale(app: typer.Typer) -> None:
@@ -302,7 +302,7 @@ def _state_change(app: typer.Typer, kind: str) -> None:
         ca: Trusted = None, as_json: Json = False,
     ) -> None:  # fmt: skip
         with client(checkpoint, url, token, ca) as pond:
-            _tell(pond.move(kind, name, dry_run=dry_run), as_json)
+            _show(pond.move(kind, name, dry_run=dry_run), as_json)
 
 
 def _shows(app: typer.Typer) -> None:
@@ -440,7 +440,7 @@ def _parameters() -> typer.Typer:
         """Set live parameters, from the next epoch on."""
         with client(checkpoint, url, token, ca) as pond:
             for name, value in [assigned(one) for one in values]:
-                _tell(pond.param(name, value), as_json)
+                _show(pond.param(name, value), as_json)
 
     @param.command("feed")
     def fed(
@@ -452,12 +452,12 @@ def _parameters() -> typer.Typer:
         if not divided:
             raise RequestError(f"{source!r} is not of the form QUERY.COLUMN.", "Write --from top.merchant.")
         with client(checkpoint, url, token, ca) as pond:
-            _tell(pond.feed(name, query, column), as_json)
+            _show(pond.feed(name, query, column), as_json)
 
     return param
 
 
-def _tell(done: Changed | Priced, as_json: bool) -> None:
+def _show(done: Changed | Priced, as_json: bool) -> None:
     _lines(done, as_json, change_lines(done))
 
 

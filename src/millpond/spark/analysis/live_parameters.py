@@ -115,8 +115,8 @@ class Marked(NamedTuple):
         """Whether the query still contains a stand-in, or the negative of one."""
         numbers = {_number(place) for place in range(len(self.parameters))}
         for node in (node for part in _everything(query) for node in walk(part)):
-            told = node.sql if isinstance(node, Foreign) else node.value if isinstance(node, Literal) else None
-            if has_stand_in(told) if isinstance(told, str) else told is not None and abs(told) in numbers:
+            value = node.sql if isinstance(node, Foreign) else node.value if isinstance(node, Literal) else None
+            if has_stand_in(value) if isinstance(value, str) else value is not None and abs(value) in numbers:
                 return True
         return False
 
@@ -156,8 +156,8 @@ def marked(text: str, parameters: Mapping[str, Literal]) -> Marked:
         parameter = known.setdefault(name, Parameter(name, parameters[name].type))
         return _written([*known].index(name), parameter)
 
-    told = _TOKENS.sub(stand_in, text)
-    return Marked(told, tuple(known.values()))
+    replaced = _TOKENS.sub(stand_in, text)
+    return Marked(replaced, tuple(known.values()))
 
 
 def has_stand_in(sql: str) -> bool:

@@ -34,9 +34,9 @@ _STREAMING = ("_LEGACY_ERROR_TEMP_1039", "STREAMING", "UNSUPPORTED")
 
 def spark_refusal(error: PySparkException, text: str) -> QueryError:
     """The error that Spark's analyser raised for `text`, in one line, with its position."""
-    told = str(error).strip()
-    what = " ".join(told.split("\n\n")[0].splitlines()[0].split(" SQLSTATE:")[0].split("; line ")[0].split())
-    where = _context(error, text) or _position(told) or _named(what, text)
+    message = str(error).strip()
+    what = " ".join(message.split("\n\n")[0].splitlines()[0].split(" SQLSTATE:")[0].split("; line ")[0].split())
+    where = _context(error, text) or _position(message) or _named(what, text)
     if (error.getCondition() or "").startswith(_STREAMING):
         return UnsupportedQuery(f"Spark refuses the query{where}: {what}", "Change that part.")
     cure = "Check names and types there."
@@ -45,15 +45,15 @@ def spark_refusal(error: PySparkException, text: str) -> QueryError:
     return QueryTypeError(f"Spark cannot resolve the query{where}: {what}", cure)
 
 
-def positioned(told: str) -> tuple[str, str]:
+def positioned(message: str) -> tuple[str, str]:
     """The first line of a message of Spark's parser without its position, and the position in our format.
 
     >>> positioned("[PARSE_SYNTAX_ERROR] Syntax error at or near ','. SQLSTATE: 42601 (line 1, pos 37)")
     ("[PARSE_SYNTAX_ERROR] Syntax error at or near ','.", ' at line 1, column 38')
     """
-    lines = [line for line in told.strip().splitlines() if line.strip()]
+    lines = [line for line in message.strip().splitlines() if line.strip()]
     first = lines[0] if lines else "Spark gave no reason."
-    return _POSITION.sub("", first).split(" SQLSTATE:")[0].strip(), _position(told)
+    return _POSITION.sub("", first).split(" SQLSTATE:")[0].strip(), _position(message)
 
 
 def placed(error: QueryError, text: str, nodes: Mapping[str, JavaObject]) -> QueryError:
@@ -89,8 +89,8 @@ def _named(what: str, text: str) -> str:
     return "" if span is None else f" at {span}"
 
 
-def _position(told: str) -> str:
-    found = _POSITION.search(told)
+def _position(message: str) -> str:
+    found = _POSITION.search(message)
     return "" if found is None else f" at line {found[1]}, column {int(found[2]) + 1}"
 
 

@@ -83,7 +83,7 @@ def self_check(spark: SparkSession) -> None:
 
 def _same(found: object, expected: object) -> None:
     if found != expected:
-        raise TypeError(f"it tells {found} for {expected}")
+        raise TypeError(f"it returns {found} for {expected}")
 
 
 def _literal(doors: Catalyst) -> JavaObject:

@@ -50,7 +50,7 @@ from millpond.spark.driver.evaluate_above import evaluated
 from millpond.spark.driver.log_head import LogHead
 from millpond.spark.driver.query_lifecycle import QueryLifecycle, State
 from millpond.spark.driver.replace_query import Reading, Stopped, Succession, Successor, started
-from millpond.spark.driver.spark_progress import Alive, SparkTimes, asking_us, waits_for_offsets, work_done
+from millpond.spark.driver.spark_progress import Alive, SparkTimes, offset_request_us, waits_for_offsets, work_done
 from millpond.spark.driver.tasks import deltas_of, packets_of
 from millpond.spark.reading.event_source import paced
 from millpond.spark.reading.intake import Behind, Intake
@@ -322,7 +322,7 @@ class Driver:
         reached("batch.return")
 
     def _run_batch(self, rows: BatchRows, number: int) -> None:
-        planned = self._epochs.plan_batch(rows, number, self._checkpoint, lambda: asking_us(self._query))
+        planned = self._epochs.plan_batch(rows, number, self._checkpoint, lambda: offset_request_us(self._query))
         if isinstance(self._epochs.run(planned), Deferred):
             self._life.reread()
             raise Stopped

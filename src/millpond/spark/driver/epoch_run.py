@@ -183,10 +183,10 @@ class EpochRunner:
         self._ended, self._ended_lap = now_us(), lap_us()
         self.timelines, self._spans, self._began_us = Timelines(), Spans(DRIVER), now_us()
 
-    def plan_batch(self, rows: BatchRows, number: int, checkpoint: Path, asking_us: Callable[[], int]) -> Planned:
+    def plan_batch(self, rows: BatchRows, number: int, checkpoint: Path, request_us: Callable[[], int]) -> Planned:
         """Plan an epoch that commits Spark's batch `number`; migrations that precede it are recorded here.
 
-        `asking_us`: how long Spark took to request the offsets.
+        `request_us`: how long Spark took to request the offsets.
 
         Raises:
             OffsetGapError: the checkpoint is damaged. FencedError: another driver has taken over.
@@ -199,7 +199,7 @@ class EpochRunner:
         batch = Batch(query_id(checkpoint), number, start, end)
         self._follow_slots(end)
         news = moved(start, end, self._head.manifest.offsets)  # a tick alone moves no offsets
-        waits = self._migrate(taken, asking_us) if news else Waits()
+        waits = self._migrate(taken, request_us) if news else Waits()
         self._spans.add("read plan", self._began_us)
         return Planned(batch, rows, checkpoint, merges_wait=waits.merges)
 
@@ -331,11 +331,11 @@ class EpochRunner:
         if wanted is not None:
             self._record_map(lambda run: map_record(setting, run, writer.token, *wanted, self._head.now()))
 
-    def _migrate(self, taken: int, asking_us: Callable[[], int]) -> Waits:
+    def _migrate(self, taken: int, request_us: Callable[[], int]) -> Waits:
         """Record a migration's next step unless it should wait for a quiet epoch; return what should wait."""
         setting, writer = self._head.setting, self._head.writer
         manifest = writer.manifest
-        behind = is_behind(self._ended, asking_us(), taken, now_us())
+        behind = is_behind(self._ended, request_us(), taken, now_us())
         waits = self._quiet_epochs.decide_next(setting.plan.groups, watermarks(manifest), behind, lap_us())
         found = next_step(setting, manifest, waits.step)
         if found is not None:

@@ -24,10 +24,10 @@ MOST_TASKS = 256
 """The most tasks of a stage in a timeline."""
 
 Alive: TypeAlias = Callable[[tuple[int, ...] | None], None]
-"""Takes what the running epoch has done so far, as `work_done` returns it, or None between epochs."""
+"""Takes the work that the running epoch has done, as `work_done` returns it, or None between epochs."""
 
 
-def asking_us(query: StreamingQuery | None) -> int:
+def offset_request_us(query: StreamingQuery | None) -> int:
     """How long Spark took to request the newest offsets from a query's sources for its last batch, in µs; 0 before
     that.
 

@@ -268,7 +268,7 @@ class _Direct(VersionChecked):
             names = message_files(task.number, self._route.job, tasks)
             reached("direct.gathered")
             send_message(files, names[number], gathered.message)
-            reached("direct.told")
+            reached("direct.sent")
             messages = read_messages(files, names, seconds)
             if isinstance(messages, Obstacle):
                 fold_input: FoldInput | Obstacle = messages

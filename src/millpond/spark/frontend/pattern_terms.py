@@ -118,18 +118,18 @@ class Terms:
     def _aggregate(self, tokens: Sequence[Token]) -> str:
         inside = tokens[2:-1]
         names = {inside[i].word for i in range(len(inside)) if self._is_variable(inside[i:])}
-        told = self._source(tokens)
+        source = self._source(tokens)
         if len(names) > 1:
             raise UnsupportedQuery(
-                f"The measure {told} is over events of {' and '.join(sorted(names))}.",
+                f"The measure {source} is over events of {' and '.join(sorted(names))}.",
                 "Use one variable in each aggregate.",
             )
         if tokens[0].word in ("FIRST", "LAST") and len(listed(inside)) > 1:
             raise UnsupportedQuery(
-                f"The measure {told} is of an event further inside.", "FIRST(A.x) and LAST(A.x) are answered."
+                f"The measure {source} is of an event further inside.", "FIRST(A.x) and LAST(A.x) are answered."
             )
         if not names:
-            return told
+            return source
         plain = replaced(self._text, inside, lambda some: ("", 2) if self._is_variable(some) else None)
         return f"{tokens[0].text}({plain}) FILTER (WHERE {self._matched(names.pop())})"
 

@@ -95,7 +95,7 @@ def starts_with(tokens: Sequence[Token], at: int, words: str) -> bool:
 def replaced(text: str, tokens: Sequence[Token], replace: Callable[[Sequence[Token]], Replacement | None]) -> str:
     """The source of tokens, of which `replace` replaces those at the beginning of what it is given.
 
-    It is asked at each name that is not a part of a name with dots.
+    It is called at each name that is not a part of a name with dots.
     """
     made, at, position = list[str](), 0, tokens[0].start if tokens else 0
     while at < len(tokens):

@@ -156,7 +156,7 @@ class ArrowFiles:
 
     @property
     def notes(self) -> dict[str, str]:
-        """By stream of files that can be read into Arrow: who reads it, and why, for people."""
+        """By stream of files that can be read into Arrow: its reader, and the reason, as text."""
         return {name: state.note("read") for name, state in self._states.items()}
 
     def choose(

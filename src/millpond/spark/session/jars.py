@@ -117,12 +117,12 @@ def given_jars(jars: Sequence[Jar]) -> list[Path]:
     return found if any(path.name.startswith(jars[0].artifact) for path in found) else []
 
 
-def connector_told() -> str:
+def connector_origin() -> str:
     """A text on where the connector and the decoder of Avro come from."""
-    return f"{_told('connector', CONNECTOR, 'a Kafka stream')}; {_told('decoder of Avro', AVRO, 'Avro')}"
+    return f"{_origin('connector', CONNECTOR, 'a Kafka stream')}; {_origin('decoder of Avro', AVRO, 'Avro')}"
 
 
-def _told(what: str, jars: Sequence[Jar], when: str) -> str:
+def _origin(what: str, jars: Sequence[Jar], when: str) -> str:
     if given := given_jars(jars):
         return f"Spark's {what} is {given[0]}, from {FOLDER}"
     name = jars[0].file

@@ -82,7 +82,7 @@ class Messages(NamedTuple):
             try:
                 found = _decoded(schema, name, messages, self.to)
             except ProtoError as error:
-                reasons[mine] = _told(which, error)
+                reasons[mine] = _schema_error(which, error)
                 continue
             if self.strict:
                 reasons[mine[found.misfit]] = NO_FIT
@@ -121,13 +121,13 @@ class Messages(NamedTuple):
             if which not in self.schemas and self.patient:
                 raise UnknownSchemaError.met(self.stream, which)
             own = (place.ravel() == n) & (begin >= 0)
-            schema = self.schemas.get(which, _told(which, NOT_THERE))
+            schema = self.schemas.get(which, _schema_error(which, NOT_THERE))
             if isinstance(schema, str):
                 reasons[mine[own]] = schema
                 continue
             name = schema.places.get(tuple(index for index in key[1:] if index >= 0))
             if name is None:
-                reasons[mine[own]] = _told(which, "has no such message")
+                reasons[mine[own]] = _schema_error(which, "has no such message")
             elif self.message not in (None, name):
                 reasons[mine[own]] = f"the value is a message {name}"
             else:
@@ -242,16 +242,16 @@ def _varints(data: npt.NDArray[np.uint8], at: Ints, stop: Ints) -> tuple[Ints, I
 def _read(number: int, schema: Registered | None) -> ProtoSchema | str:
     """A schema of the registry, or the reason why it is not valid."""
     if schema is None:
-        return _told(number, NOT_THERE)
+        return _schema_error(number, NOT_THERE)
     if schema.kind != "PROTOBUF":
-        return _told(number, f"is one of {schema.kind}, not of Protobuf")
+        return _schema_error(number, f"is one of {schema.kind}, not of Protobuf")
     try:
         return proto_schema(schema.text, dict(schema.imports).get)
     except ProtoError as error:
-        return _told(number, error)
+        return _schema_error(number, error)
 
 
-def _told(number: int | None, what: object) -> str:
+def _schema_error(number: int | None, what: object) -> str:
     return f"the schema {'of the file' if number is None else number} {what}"
 
 

@@ -376,7 +376,7 @@ class RedisStore(BucketStore, ElasticStore):
             )
 
     def _info(self, primary: Address, section: bytes) -> dict[str, str]:
-        answer = self._nodes.ask(primary, [b"INFO", section])
+        answer = self._nodes.run_on(primary, [b"INFO", section])
         if isinstance(answer, Exception):
             raise self._nodes.explained(answer) from answer
         pairs = (line.partition(":") for line in answer.decode().splitlines() if not line.startswith("#"))

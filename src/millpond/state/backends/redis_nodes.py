@@ -159,19 +159,19 @@ class Nodes:
                 raise self.explained(answer) from answer
         return answers
 
-    def ask(self, address: Address, words: Sequence[bytes]) -> Any:
+    def run_on(self, address: Address, words: Sequence[bytes]) -> Any:
         """The answer of one node to one command."""
         try:
             return self._answered({address: [packed(words)]})[address][0]
         except redis_errors.RedisError as error:
             raise self.explained(error) from error
 
-    def ask_all(self, words: Mapping[Address, Sequence[Sequence[bytes]]]) -> dict[Address, list[Any]]:
+    def run_on_each(self, words: Mapping[Address, Sequence[Sequence[bytes]]]) -> dict[Address, list[Any]]:
         """The answers of several nodes, each to its own commands; the answer to a command that failed is the error."""
         self._check_open()
         return self._answered({address: [packed(one) for one in some] for address, some in words.items()})
 
-    def ask_any(self, words: Sequence[bytes]) -> tuple[Address, Any]:
+    def run_on_any(self, words: Sequence[bytes]) -> tuple[Address, Any]:
         """The first node that answers a command, and its answer.
 
         Raises:

@@ -84,7 +84,7 @@ class ClusterSlots:
         Raises:
             StoreError: the store is no cluster, or does not answer.
         """
-        sender, answer = self._nodes.ask_any([b"CLUSTER", b"SHARDS"])
+        sender, answer = self._nodes.run_on_any([b"CLUSTER", b"SHARDS"])
         found = (_primary(shard, sender, self._nodes.encrypted) for shard in answer)
         return sorted(one for one in found if one is not None)
 
@@ -173,7 +173,7 @@ class ClusterSlots:
         """
         if not (target.plain and target.secure):
             return target.address[1]
-        answer = self._nodes.ask(source.address, [b"CONFIG", b"GET", b"tls-cluster"])
+        answer = self._nodes.run_on(source.address, [b"CONFIG", b"GET", b"tls-cluster"])
         if isinstance(answer, list) and len(answer) == 2:
             return target.secure if answer[1] == b"yes" else target.plain
         if self._nodes.encrypted:
@@ -186,7 +186,7 @@ class ClusterSlots:
 
     def _carry_some(self, slots: Sequence[int], source: Primary, target: Primary, port: int) -> None:
         words = [_setslot(slot, b"IMPORTING", source.id) for slot in slots]
-        answers = self._nodes.ask_all({target.address: words})[target.address]
+        answers = self._nodes.run_on_each({target.address: words})[target.address]
         taken = [slot for slot, answer in zip(slots, answers, strict=True) if _ALREADY in str(answer)]
         self._check(answer for answer in answers if _ALREADY not in str(answer))
         reached("slots.importing")
@@ -227,7 +227,7 @@ class ClusterSlots:
         return {one.id: _open_in(found[one.address][0]) for one in known}
 
     def _sure(self, words: Mapping[Address, Sequence[Sequence[bytes]]]) -> dict[Address, list[Any]]:
-        found = self._nodes.ask_all(words)
+        found = self._nodes.run_on_each(words)
         self._check(one for answers in found.values() for one in answers)
         return found
 

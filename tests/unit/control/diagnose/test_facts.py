@@ -462,7 +462,7 @@ def test_a_query_that_came_later_says_when_its_first_row_can_come(folder: Path) 
         "1970-01-01 00:00:40Z to 1970-01-01 00:01:40Z: the first row can be emitted when an event of 1970-01-01 "
         "00:01:45Z or later was read from tx (its end and the delay of 5 seconds); the newest is 1970-01-01 00:00:39Z."
     )
-    assert "The 2 events applied so far belong to windows that start before that, which are not emitted" in text
+    assert "The 2 events applied until now belong to windows that start before that, which are not emitted" in text
     bench.events([51])
     ((code, text),) = causes().items()
     assert code == "window-open" and "1970-01-01 00:00:40Z to 1970-01-01 00:01:40Z closes" in text

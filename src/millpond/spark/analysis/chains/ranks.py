@@ -116,7 +116,7 @@ def limit_of(plan: JavaObject) -> Limit | None:
 
 
 def read_limit(context: StepContext, limit: Limit) -> Extraction:
-    """The query of ORDER BY … LIMIT, which emits the first rows of each window, or in update mode of all so far.
+    """The query of ORDER BY … LIMIT, which emits the first rows of each window, or in update mode of all events.
 
     Raises:
         UnsupportedQuery: the rows are not those of an upstream query's windows.

@@ -58,7 +58,7 @@ def sets_of(plan: JavaObject) -> Sets:
     place = next((i for i, column in enumerate(columns) if str(column.name()) == GROUPING_ID), None)
     if place is None or kind_of(rows[0][place]) != "Literal":
         return Sets(below)
-    if place + 1 < len(columns):  # another column tells equal sets apart
+    if place + 1 < len(columns):  # another column distinguishes equal sets
         raise UnsupportedQuery("The query groups by the same grouping set twice.", "Leave one of them out.")
     if len(rows) > MOST_SETS:
         raise UnsupportedQuery(

@@ -119,8 +119,8 @@ def pattern_of(note: PatternNote, translate: Callable[[JavaObject], Expression])
                 "Use it in comparisons, arithmetic, CASE and functions such as abs, upper or coalesce.",
             )
         variables.append(Variable(name, found))
-    told = note.pattern
-    return Pattern(told.text, told.within_us, tuple(variables), told.overlapping, tuple(previous), tuple(first))
+    parsed = note.pattern
+    return Pattern(parsed.text, parsed.within_us, tuple(variables), parsed.overlapping, tuple(previous), tuple(first))
 
 
 def _with_others(expression: Expression, known: Mapping[int, tuple[str, dict[Expression, Column]]]) -> Expression:

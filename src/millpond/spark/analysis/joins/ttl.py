@@ -32,11 +32,11 @@ class Ttl:
         """
         if self.us is None:
             what = "has no bound" if lower is None and upper is None else "is bounded on one side only"
-            told = f" Event times of rows of a query: {times}." if times else ""
+            hint = f" Event times of rows of a query: {times}." if times else ""
             raise UnsupportedQuery(
                 f"The join of two streams {what} in event time, so events would be stored indefinitely.",
                 f"{_BETWEEN[bool(self._terms.text)]}, or join on equal windows, or let events be forgotten: "
-                f"{self._terms.ttl_cure}.{told}",
+                f"{self._terms.ttl_cure}.{hint}",
             )
         self.used = self.us
         found = (-self.us if lower is None else lower, self.us if upper is None else upper)
