@@ -180,14 +180,14 @@ def replay(folder: Path, connection: str | None, topic: str | None) -> int:
     except ImportError as error:
         raise SetupError(f"The library for Kafka is missing: {error}.", f"Run `{install('kafka')}`.") from error
     letters = LetterFolder.of(folder)
-    marker, found = letters.marker, list(letters.parts())
-    if not found:
+    marker, unsent = letters.marker, list(letters.parts())
+    if not unsent:
         return 0
-    target = topic or pc.min(found[0][1]["topic"]).as_py()
+    target = topic or pc.min(unsent[0][1]["topic"]).as_py()
     digest = hashlib.sha256(msgspec.json.encode([marker.pond, marker.query, target])).hexdigest()[:16]
     publisher = Publisher(f"millpond-replay-{digest}", target, connection)
     sent, done = 0, publisher.reached()
-    for n, table in found:
+    for n, table in unsent:
         mark = f"{hashlib.sha256(letters.content(n)).hexdigest()} {marker.pond}"
         if n == done.n and done.mark not in ("", mark):
             raise AheadError(

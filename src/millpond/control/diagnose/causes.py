@@ -40,7 +40,7 @@ def _causes(facts: Facts) -> Iterator[Cause]:
     moved = facts.recent.owners_changed
     if moved is not None and moved.commit_delay_us is None:
         yield Cause("state-moves", f"{_changed(moved)} The next epoch moves their state first, so it takes longer.")
-    if halted := next((one for one in facts.upstream if one[1]), None):
+    if halted := next((query for query in facts.upstream if query[1]), None):
         yield Cause(
             "upstream-quarantined",
             f"It reads rows of {halted[0]}, which is quarantined: {halted[1]} "
@@ -81,12 +81,12 @@ def _causes(facts: Facts) -> Iterator[Cause]:
         # a stream of rows has the name of its query
         nearest = [name for name, _ in facts.upstream if name in facts.query.streams]
         others = [name for name, _ in facts.upstream if name not in nearest]
-        it, one = ("it", nearest[0]) if len(nearest) == 1 else ("them", "either")
+        it, which = ("it", nearest[0]) if len(nearest) == 1 else ("them", "either")
         through = f", and through {it} those of {', '.join(others)}" if others else ""
         yield Cause(
             "reads-rows",
             f"It reads the rows of {' and '.join(nearest)}{through}, one epoch after they are committed: "
-            f"`millpond why` says why {one} emits none.",
+            f"`millpond why` says why {which} emits none.",
         )
 
 

@@ -87,19 +87,19 @@ def subqueries(plan: Plan, streams: Sequence[Stream]) -> dict[str, tuple[SubQuer
     for query in plan.all_queries:
         for part in query.sides.values() if isinstance(query, Join) else (query,):
             readers.setdefault(part.stream, []).append(_Reader(query.name, part.where))
-    found: dict[str, tuple[SubQuery, ...]] = {}
+    by_query: dict[str, tuple[SubQuery, ...]] = {}
     for group in plan.groups:
-        places = {one.query.name: _places(one) for one in group.queries}
+        positions = {member.query.name: _places(member) for member in group.queries}
         stream = by_name.get(group.stream, Stream(group.stream, ()))
         does = [f"map to keys and {'events' if group.events is not None else 'values'}"]
         if group.deduplicated is None and group.kind not in ("distinct", "processed"):
             does.append("split into atoms" if group.gaps_us else "add up by key and slice")
-        for one in group.queries:
+        for member in group.queries:
             # repeats are removed before WHERE is evaluated, and only on the instance that owns the key
-            reader = one.query if group.deduplicated is None else _Reader(one.query.name, None)
-            first = _first(f"{one.query.name}.1", reader, stream, queries, readers[group.stream], does)
-            found[one.query.name] = first, _aggregate(one.query, group, places)
-    moved = {one.name for one in moved_selections(plan.selections, plan.compared_names)}
+            reader = member.query if group.deduplicated is None else _Reader(member.query.name, None)
+            first = _first(f"{member.query.name}.1", reader, stream, queries, readers[group.stream], does)
+            by_query[member.query.name] = first, _aggregate(member.query, group, positions)
+    moved = {selection.name for selection in moved_selections(plan.selections, plan.compared_names)}
     for selection in plan.selections:
         stream = by_name.get(selection.stream, Stream(selection.stream, ()))
         does = [f"map {', '.join(item.name for item in selection.output)}"]
@@ -111,7 +111,7 @@ def subqueries(plan: Plan, streams: Sequence[Stream]) -> dict[str, tuple[SubQuer
         if selection.name in moved:
             goes = "diff" if selection.sink.goes_nowhere else selection.sink.format
             first = msgspec.structs.replace(first, output_exchange=Exchange(goes, route, how))
-        found[selection.name] = (first,)
+        by_query[selection.name] = (first,)
     for joined in plan.joins.plans:
         join, parts = joined.join, []
         for number, side in enumerate(join.sides.values(), 1):
@@ -119,8 +119,8 @@ def subqueries(plan: Plan, streams: Sequence[Stream]) -> dict[str, tuple[SubQuer
             does = ["map to keys and events"]
             mine = _Reader(join.name, side.where)
             parts.append(_first(f"{join.name}.{number}", mine, stream, queries, readers[side.stream], does))
-        found[join.name] = *parts, _joined(joined, plan.joins)
-    return {name: found[name] for name in sorted(found)}
+        by_query[join.name] = *parts, _joined(joined, plan.joins)
+    return {name: by_query[name] for name in sorted(by_query)}
 
 
 def _first(

@@ -71,7 +71,7 @@ class Merged(NamedTuple):
 
 
 def merges_due(
-    places: Sequence[SectionPlace], unread_portions: Sequence[SectionPlace], fan_in: int, added: int,
+    segments: Sequence[SectionPlace], unread_portions: Sequence[SectionPlace], fan_in: int, added: int,
     moving: bool = False, moved_fractions: Sequence[float] = (), no_merges: bool = False,
 ) -> list[Merge]:  # fmt: skip
     """The merges of an epoch: the next portion of the merge that has begun, and merges that become due.
@@ -84,27 +84,28 @@ def merges_due(
     instances since it was written; empty: nothing has moved. `no_merges`: the epoch is long already, so only segments
     without remaining cells are removed.
     """
-    backlog = max(1, sum(not place.level for place in places) // fan_in)
+    backlog = max(1, sum(not segment.level for segment in segments) // fan_in)
 
     def portions(chosen: Sequence[int]) -> int:
-        return -(-sum(places[i].size for i in chosen) // max(PORTION_BYTES, _PORTION_PER_ADDED_BYTE * added * backlog))
+        size = sum(segments[i].size for i in chosen)
+        return -(-size // max(PORTION_BYTES, _PORTION_PER_ADDED_BYTE * added * backlog))
 
-    found, instead = list[Merge](), {name for place in unread_portions for name in place.instead}
-    begun = tuple(i for i, place in enumerate(places) if place.id in instead)
-    mine = [portion for portion in unread_portions if any(places[i].id in portion.instead for i in begun)]
+    merges, instead = list[Merge](), {name for portion in unread_portions for name in portion.instead}
+    begun = tuple(i for i, segment in enumerate(segments) if segment.id in instead)
+    mine = [portion for portion in unread_portions if any(segments[i].id in portion.instead for i in begun)]
     if mine and not no_merges and not moving:
-        found.append(Merge(begun, mine[0].level, portions(begun), max(portion.until for portion in mine)))
-    moved = moved_fractions or [0.0] * len(places)
-    free = [i for i in range(len(places)) if i not in begun]
+        merges.append(Merge(begun, mine[0].level, portions(begun), max(portion.until for portion in mine)))
+    moved = moved_fractions or [0.0] * len(segments)
+    free = [i for i in range(len(segments)) if i not in begun]
     ended = tuple(i for i in free if moved[i] >= 1)
     if ended:
-        found.append(Merge(ended, 0, 0))
+        merges.append(Merge(ended, 0, 0))
     if no_merges:
-        return found
+        return merges
     mostly = tuple(i for i in free if _DUE_FRACTION_MOVED <= moved[i] < 1)
-    wanted = [(mostly[:_MOST_SEGMENTS], max(places[i].level for i in mostly))] if mostly else []
+    wanted = [(mostly[:_MOST_SEGMENTS], max(segments[i].level for i in mostly))] if mostly else []
     others = [i for i in free if moved[i] < _DUE_FRACTION_MOVED]
-    full = Levels([places[i] for i in others], fan_in).due(_MOST_SEGMENTS)
+    full = Levels([segments[i] for i in others], fan_in).due(_MOST_SEGMENTS)
     if full is not None:
         wanted.append((tuple(others[at] for at in full.chosen), full.level))
     busy = moving or bool(mine)
@@ -112,11 +113,11 @@ def merges_due(
         many = portions(chosen)
         # while buckets migrate, a merge of two portions is done at once; otherwise small segments would accumulate
         if many < 2 or (moving and many == 2):
-            found.append(Merge(chosen, level))
+            merges.append(Merge(chosen, level))
         elif not busy:
-            found.append(Merge(chosen, level, many))
+            merges.append(Merge(chosen, level, many))
             busy = True
-    return found
+    return merges
 
 
 def merged(

@@ -113,13 +113,13 @@ def _add_group(
     logged = None if group.events is None else LoggedRows(group.events, rows, times_us, late, order)
     keys = keys_of_sets(task, group, rows)
     if group.gaps_us:
-        for one in keys:
-            _add_atoms(group, rows, one, times, late_rows, logged, parts)
+        for key_set in keys:
+            _add_atoms(group, rows, key_set, times, late_rows, logged, parts)
         return None
     if logged is not None and (group.deduplicated is not None or not group.celled):
         withheld |= keep_first_rows(group, logged, keys[0].codes, times, late_rows)
-        for one in keys:
-            _add_events(group, logged, one.owned, one.codes, parts)
+        for key_set in keys:
+            _add_events(group, logged, key_set.owned, key_set.codes, parts)
         return None
     starts_us, ends_us, slices = slices_of(group.cuts, times)
     tallied = TalliedRows(group.tallies, rows, starts_us[slices], late_rows) if group.tallies else None
@@ -134,19 +134,19 @@ def _add_group(
     )
     for individual in (logged, tallied):
         if individual is not None:
-            for one in keys:
-                _add_events(group, individual, one.owned, one.codes, parts)
+            for key_set in keys:
+                _add_events(group, individual, key_set.owned, key_set.codes, parts)
     if not group.signed:
         _add_sets(group, rows, keys, slices, all_slices, parts)
         return None
     passed = np.zeros((class_count, len(group.filters)), np.int64)
-    for one in keys:
-        cells, _ = places_of(one.codes * slice_count + slices, one.count * slice_count)
+    for key_set in keys:
+        cells, _ = places_of(key_set.codes * slice_count + slices, key_set.count * slice_count)
         bundles = classify(rows, group.ladders, len(cells))
-        for bundle in bundles if one is keys[0] else ():  # events count once, however many grouping sets there are
+        for bundle in bundles if key_set is keys[0] else ():  # events count once, however many grouping sets there are
             passed += bundle.counts(late_rows, class_count)
         needed = _needed_bundles(group, bundles, late_rows)
-        _add_signed(group, rows, needed, one.owned, one.codes, slices, all_slices, parts)
+        _add_signed(group, rows, needed, key_set.owned, key_set.codes, slices, all_slices, parts)
     return dict(zip(conditions_of(group.ladders), passed.cumsum(axis=0).T.tolist(), strict=True))
 
 

@@ -52,27 +52,27 @@ def show_graph(readings: Readings) -> None:
         planned: list[_Planned] = []
 
         async def update() -> None:
-            found = await run_in_threadpool(readings.spec)
-            if found is None:
+            spec = await run_in_threadpool(readings.spec)
+            if spec is None:
                 raise NotServingError("The pond has no query yet.", "Add one.")
-            if not planned or planned[0].spec is not found:
-                planned[:] = [await run_in_threadpool(_plan, found)]
+            if not planned or planned[0].spec is not spec:
+                planned[:] = [await run_in_threadpool(_plan, spec)]
                 sharing.text = ""
             _, plan, names = planned[0]
             if shared.value and not sharing.text:
                 sharing.text = await run_in_threadpool(planned[0].explained)
             queries = await readings.queries()
-            wanted = [one for one in queries if (text.value or "").strip().lower() in one.name.lower()]
-            wanted = sorted(wanted, key=lambda one: -one.counts.get("time_us", 0))[:MOST_QUERIES]
+            wanted = [query for query in queries if (text.value or "").strip().lower() in query.name.lower()]
+            wanted = sorted(wanted, key=lambda query: -query.counts.get("time_us", 0))[:MOST_QUERIES]
             note.text = f"{len(wanted)} of {count_of(len(queries), 'query')}, wide where the newest epoch took long."
-            costs = {one.name: max(1, one.counts.get("time_us", 0)) for one in wanted}
-            links = tuple(links_of(plan, found.streams, costs, names))
+            costs = {query.name: max(1, query.counts.get("time_us", 0)) for query in wanted}
+            links = tuple(links_of(plan, spec.streams, costs, names))
             if drawn != [links]:
                 drawn[:] = [links]
                 chart.style(f"height: {max(12 * _PIXELS, (len(wanted) + 2) * _PIXELS)}px")
                 series = chart.options["series"][0]
                 series["data"] = [{"name": name} for name in dict.fromkeys(end for link in links for end in link[:2])]
-                series["links"] = [{"source": one.source, "target": one.target, "value": one.us} for one in links]
+                series["links"] = [{"source": link.source, "target": link.target, "value": link.us} for link in links]
 
         def clicked(event: events.GenericEventArguments) -> None:
             name = str(event.args.get("name", ""))

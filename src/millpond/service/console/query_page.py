@@ -58,25 +58,25 @@ async def show_query(readings: Readings, name: str) -> None:
 
         async def update() -> None:
             try:
-                found = await readings.query(name)
+                current = await readings.query(name)
             except RequestError:  # it was dropped: there is nothing left to change
                 shown.clear()
                 buttons.clear()
                 raise
-            figures.show(_figures(found))
-            text.text = found.text.strip()
-            columns.rows = [{"column": one.name, "type": one.type} for one in found.columns]
-            if shown != [found.state]:
-                shown[:] = [found.state]
+            figures.show(_figures(current))
+            text.text = current.text.strip()
+            columns.rows = [{"column": one.name, "type": one.type} for one in current.columns]
+            if shown != [current.state]:
+                shown[:] = [current.state]
                 buttons.clear()
                 with buttons:
-                    actions(readings, found)
+                    actions(readings, current)
             if tabs.value == "Why":
                 why.text = await run_in_threadpool(readings.why, name)
             elif tabs.value == "History":
                 history.rows = history_rows([one for one in await readings.history() if _of(one.name, name)])
             elif tabs.value == "Shadow":
-                difference.text = await _difference(readings, found)
+                difference.text = await _difference(readings, current)
 
         async def opened() -> None:
             if tabs.value == "Rows" and not receiving:

@@ -239,19 +239,19 @@ def read_input_plan(
     while node is not cut and not _is_leaf(node):
         kind = kind_of(node)
         nodes.append(node)
-        found: dict[int, WindowColumn] = {}
+        found_windows: dict[int, WindowColumn] = {}
         if kind == "Project":
             aliases = [column for column in computed_in(node) if kind_of(column) == "Alias"]
-            found = {} if emitted else _projected_windows(catalyst, aliases)
+            found_windows = {} if emitted else _projected_windows(catalyst, aliases)
             if emitted and any(window_mark(alias) and is_noted(alias) for alias in aliases):
                 raise refuse_noted()
-            layer = [alias for alias in aliases if id_of(alias) not in found]
+            layer = [alias for alias in aliases if id_of(alias) not in found_windows]
             layers.append(layer)
             definitions.update((id_of(alias), alias) for alias in layer)
         elif kind == "Expand" and emitted:
             steps.append(Step(None, len(layers), None, True, _window_rows(catalyst, node)))
         elif kind == "Expand":
-            found = _expanded_window(catalyst, node)
+            found_windows = _expanded_window(catalyst, node)
         elif kind == "Filter":
             # The analyser adds a condition of its own directly above the panes of a hopping window, or a session
             # window.
@@ -274,10 +274,10 @@ def read_input_plan(
             repeats = _repeats(node, kind, len(steps), repeats)
         elif kind not in ("SubqueryAlias", "ResolvedHint"):
             raise _refused(node, kind)
-        windows.update(found)
+        windows.update(found_windows)
         node = child_of(node)
-        if found and kind == "Project":
-            node = _without_time_filter(node, found)
+        if found_windows and kind == "Project":
+            node = _without_time_filter(node, found_windows)
     if repeats is not None:
         repeats = repeats._replace(below=len(steps) - repeats.below)
     return InputPlan(node, watermark, steps[::-1], layers, definitions, windows, repeats, emitted, node is cut, nodes)

@@ -75,7 +75,7 @@ def tumbling_twin(catalyst: Catalyst, text: str, calls: Iterable[JavaObject]) ->
         QueryTypeError: a duration is not a literal, counts months, or makes no valid window.
         UnsupportedQuery: the text has two different windows.
     """
-    found: dict[Written, TextSpan | None] = {}
+    windows: dict[Written, TextSpan | None] = {}
     hopping: set[tuple[int, int, str]] = set()
     # These are sets because the parser also lists a grouping key of `|> AGGREGATE` among the outputs.
     cuts: set[tuple[int, int, str]] = set()
@@ -86,8 +86,8 @@ def tumbling_twin(catalyst: Catalyst, text: str, calls: Iterable[JavaObject]) ->
         if name == "window_time":
             continue  # for the row's own window it is a column; as the time of another window it is refused later
         if name in ("count_window", "cumulate_window"):
-            made, column = _counted(call) if name == "count_window" else _cumulated(catalyst, call)
-            found[made] = span
+            replaced, column = _counted(call) if name == "count_window" else _cumulated(catalyst, call)
+            windows[replaced] = span
             spans |= set() if span is None else {span}
             if span is not None and column is not None:
                 cuts.add((span.start, span.stop, _fitted(f"window({column.piece}, '1 day')", span.piece)))
@@ -99,15 +99,15 @@ def tumbling_twin(catalyst: Catalyst, text: str, calls: Iterable[JavaObject]) ->
         if not {"timecolumn", "windowduration"} <= arguments.keys():
             raise QueryTypeError(f"The window at {span} lacks a time or a size.", "Write window(ts, '1 hour').")
         window = _sliding(catalyst, arguments, span)
-        found[window] = span
+        windows[window] = span
         spans |= set() if span is None else {span}
         column = span_of(arguments["timecolumn"])
         plain = len(arguments) == 2 and type_of(arguments["windowduration"]) == "string"
         if span is not None and column is not None and not plain:
             twin = f"window({column.piece}, '{_duration(window.size_us)}')"
             (cuts if window.tumbling else hopping).add((span.start, span.stop, _fitted(twin, span.piece)))
-    if len(found) > 1:
-        _check_several(found)
+    if len(windows) > 1:
+        _check_several(windows)
     else:
         cuts |= hopping
     edges = sorted((span.start, span.stop) for span in spans)
@@ -116,7 +116,7 @@ def tumbling_twin(catalyst: Catalyst, text: str, calls: Iterable[JavaObject]) ->
             raise UnsupportedQuery("The query has a window inside a window.", "Window over a column.")
     for start, stop, replacement in sorted(cuts, reverse=True):
         text = text[:start] + replacement + text[stop:]
-    return Twin(text, next(iter(found), None) if len(found) == 1 else None)
+    return Twin(text, next(iter(windows), None) if len(windows) == 1 else None)
 
 
 def _check_several(found: Mapping[Written, TextSpan | None]) -> None:

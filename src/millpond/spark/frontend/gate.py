@@ -257,19 +257,19 @@ def _judge_plan(visit: _Visit, judged: Judged) -> list[_Visit]:
         _judge_constants([node.limitExpr()], "LIMIT")
     if kind == "Pivot":
         _judge_constants(items(node.pivotValues()), "PIVOT")
-    found: list[_Visit] = []
+    visits: list[_Visit] = []
     if kind == "WithWindowDefinition":
         definitions = items(node.windowDefinitions().values().toSeq())
-        found.extend(_Visit(part, depth, False, relations, bound) for part in definitions)
+        visits.extend(_Visit(part, depth, False, relations, bound) for part in definitions)
     if kind == "UnresolvedWith":
         # A CTE can use the CTEs before it; the query can use all of them.
         for entry in items(node.cteRelations()):
-            found.append(_Visit(entry._2(), depth, True, relations, bound))
+            visits.append(_Visit(entry._2(), depth, True, relations, bound))
             name = str(entry._1()).lower()
             relations, bound = relations | {name}, bound | {name}
-    found.extend(_Visit(child, depth, True, relations, bound) for child in children(node))
-    found.extend(_Visit(part, depth, False, relations, bound) for part in expressions(node))
-    return found
+    visits.extend(_Visit(child, depth, True, relations, bound) for child in children(node))
+    visits.extend(_Visit(part, depth, False, relations, bound) for part in expressions(node))
+    return visits
 
 
 def _statement(node: JavaObject, depth: int) -> tuple[str, str]:

@@ -216,44 +216,44 @@ def split(text: str) -> list[Statement]:
 
 
 def _read(
-    catalyst: Catalyst, plan: JavaObject, statement: Statement, made: _Made, sinks: frozenset[str]
+    catalyst: Catalyst, plan: JavaObject, statement: Statement, file: _Made, sinks: frozenset[str]
 ) -> None:  # fmt: skip
     """Add what a statement declares; `sinks` are the names after INSERT INTO in the file."""
     kind = kind_of(plan)
     if kind == "CreateVariable":
         variable = variable_of(plan)
-        if variable.name in made.variables:  # names of parameters are case-sensitive, and separate from other names
+        if variable.name in file.variables:  # names of parameters are case-sensitive, and separate from other names
             raise QueryTypeError(f"{variable.name} is created twice.", "Give one of them another name.")
-        made.variables[variable.name] = variable
+        file.variables[variable.name] = variable
     elif kind == INSERT:
         insert = insert_of(plan, statement.text)
-        declared = made.inserted(insert.sink)
-        made.queries[insert.sink] = QueryStatement(
+        declared = file.inserted(insert.sink)
+        file.queries[insert.sink] = QueryStatement(
             declared, insert.text, statement.line, statement.start + insert.start, insert.by_name,
-            zone_of_query(catalyst, declared, made.zone),
+            zone_of_query(catalyst, declared, file.zone),
         )  # fmt: skip
     elif kind == "CreateStreamingTable" or (kind in TABLES and name_of(plan.name()).lower() in sinks):
         declared = declared_query(catalyst, plan)
-        made.check_free(declared.name)
-        made.sinks[declared.name.lower()] = declared, statement
+        file.check_free(declared.name)
+        file.sinks[declared.name.lower()] = declared, statement
     elif kind == SELECTED:
         declared = declared_query(catalyst, plan)
-        made.check_free(declared.name)
+        file.check_free(declared.name)
         text = _written(str(plan.originalText()), statement)
         start = statement.start + statement.text.rindex(text)
-        made.queries[declared.name.lower()] = QueryStatement(
-            declared, text, statement.line, start, zone=zone_of_query(catalyst, declared, made.zone)
+        file.queries[declared.name.lower()] = QueryStatement(
+            declared, text, statement.line, start, zone=zone_of_query(catalyst, declared, file.zone)
         )  # fmt: skip
     elif kind in ("CreateViewCommand", "CreateTempViewUsing"):
         view = _view(plan, statement) if kind == "CreateViewCommand" else _table_view(plan, statement.line)
-        made.check_free(view.name)
-        made.views[view.name.lower()] = view._replace(zone=made.zone, table=_zoned(view.table, made.zone))
+        file.check_free(view.name)
+        file.views[view.name.lower()] = view._replace(zone=file.zone, table=_zoned(view.table, file.zone))
     elif kind in TABLES and (kind == "CreateTable" or plan.orCreate()):
-        stream = _stream(catalyst, plan, made.zone)
-        made.check_free(stream.name)
-        made.streams[stream.name.lower()] = stream
+        stream = _stream(catalyst, plan, file.zone)
+        file.check_free(stream.name)
+        file.streams[stream.name.lower()] = stream
     elif kind == "SetCommand":
-        made.zone = set_zone(catalyst, plan, statement.text) or made.zone
+        file.zone = set_zone(catalyst, plan, statement.text) or file.zone
     else:
         what, cure = in_a_file(statement.text)
         raise QueryRefused(f"A pond file may not have {what}.", cure)

@@ -66,35 +66,35 @@ def of_avro(
     if not numbered(options):
         assert reader is not None
         try:
-            found = _decoded(records, F.col(VALUE), reader, None, F.col(VALUE).isNotNull())
-            columns, reason = _columns(found, declared, is_strict(options))
+            decoded = _decoded(records, F.col(VALUE), reader, None, F.col(VALUE).isNotNull())
+            columns, reason = _columns(decoded, declared, is_strict(options))
         except _Unfit as error:
             raise SetupError(f"The schema {options['schema']} {error}.", "Mend the file or the columns.") from error
-        return Parsed(found.records, columns, F.coalesce(empty, reason))
+        return Parsed(decoded.records, columns, F.coalesce(empty, reason))
     records = with_number(records)
     every: list[list[Column]] = []
     reason = empty.when(F.col(NUMBER).isNull(), F.lit(NO_NUMBER))
-    known, patient = registered(options)
-    for number, schema in known.items():
+    schemas, patient = registered(options)
+    for number, schema in schemas.items():
         mine = F.col(NUMBER) == number
         try:
             if schema is None:
                 raise _Unfit(NOT_THERE)
-            found = _decoded(records, body(), _written(schema), reader, mine)
-            columns, why = _columns(found, declared, is_strict(options))
+            decoded = _decoded(records, body(), _written(schema), reader, mine)
+            columns, why = _columns(decoded, declared, is_strict(options))
         except _Unfit as error:
             reason = reason.when(mine, F.lit(f"the schema {number} {error}"))
             continue
-        records = found.records
+        records = decoded.records
         every.append(columns)
         reason = reason.when(mine, why)
-    reason = reason.when(~F.col(NUMBER).isin(list(known)) if known else F.lit(True), _unknown(stream, patient))
+    reason = reason.when(~F.col(NUMBER).isin(list(schemas)) if schemas else F.lit(True), _unknown(stream, patient))
     nothing = [F.lit(None).cast(field.dataType) for field in declared.fields]
-    made = [
+    merged = [
         F.coalesce(*some).alias(field.name)
         for field, some in zip(declared.fields, zip(*[*every, nothing], strict=True), strict=True)
     ]
-    return Parsed(records, made, reason)
+    return Parsed(records, merged, reason)
 
 
 class _Unfit(Exception):

@@ -229,18 +229,18 @@ class Nodes:
     def _run(self, commands: Sequence[Command]) -> list[Any]:
         answers: list[Any] = [None] * len(commands)
         redirected: dict[int, Address] = {}
-        left: Sequence[int] = range(len(commands))
+        unanswered: Sequence[int] = range(len(commands))
         deadline, pause, connection_lost = time.monotonic() + PATIENCE_SECONDS, 0.01, False
         without_scripts: set[Address] = set()
-        while left:
+        while unanswered:
             by_node: dict[Address, list[int]] = defaultdict(list)
-            for i in left:
+            for i in unanswered:
                 by_node[redirected.get(i) or self._owners[commands[i].slot]].append(i)
-            found = self._round(commands, by_node, redirected, without_scripts)
+            responses = self._round(commands, by_node, redirected, without_scripts)
             without_scripts.clear()
             redirected, again = {}, []
             moved: redis_errors.RedisError | None = None
-            for address, i, answer in found:
+            for address, i, answer in responses:
                 if isinstance(answer, redis_errors.NoScriptError):
                     without_scripts.add(address)
                 elif isinstance(answer, _CHANGING):
@@ -266,7 +266,7 @@ class Nodes:
                 time.sleep(pause)
                 pause = min(2 * pause, 0.5)
                 self._refresh()
-            left = sorted(again)
+            unanswered = sorted(again)
         return answers
 
     def _round(

@@ -198,7 +198,7 @@ class _Rewriter:
         own = {id_of(column) for column in outputs(node.left())}
         sides = children(equal)
         mine, theirs = sides if {id_of(one) for one in references(sides[0])} <= own else sides[::-1]
-        plan, found = node.left(), list[JavaObject]()
+        plan, conditions_met = node.left(), list[JavaObject]()
         make = self._catalyst.make
         for conditions, above in (
             ([equal], None),
@@ -211,8 +211,8 @@ class _Rewriter:
             kind_of_join = self._catalyst.java_class(_EXISTENCE)(exists)
             every = self._catalyst.every([*conditions, *rest])
             plan = join(self._catalyst, plan, node.right(), kind_of_join, every)
-            found.append(exists if above is None else make("And", above, exists))
-        either = reduce(partial(make, "Or"), found)
+            conditions_met.append(exists if above is None else make("And", above, exists))
+        either = reduce(partial(make, "Or"), conditions_met)
         if kind == "LeftAnti":
             plan = logical(self._catalyst, "Filter", make("Not", either), plan)
             return logical(self._catalyst, "Project", outputs(node), plan)
