@@ -26,7 +26,7 @@ from redis.crc import key_slot
 
 from millpond.errors import ForeignPondError, StoreError
 from millpond.state.backends.kinds import StoreContext
-from millpond.state.backends.redis_nodes import Address, Command, Nodes, Script, packed, without_prefix
+from millpond.state.backends.redis_nodes import Command, NodeAddress, Nodes, Script, packed, without_prefix
 from millpond.state.backends.redis_slots import ClusterSlots
 from millpond.state.ports.elastic import ElasticStore
 from millpond.state.ports.store import (
@@ -362,7 +362,7 @@ class RedisStore(BucketStore, ElasticStore):
         if self._read_only:
             raise StoreError(f"The store {self._nodes.name} was opened to read.", "Only the pond writes it.")
 
-    def _check_fit(self, primary: Address) -> None:
+    def _check_fit(self, primary: NodeAddress) -> None:
         said = {**self._info(primary, b"server"), **self._info(primary, b"memory")}
         where = f"{primary[0]}:{primary[1]}"
         version = said.get("redis_version", "0")
@@ -375,7 +375,7 @@ class RedisStore(BucketStore, ElasticStore):
                 "Run `redis-cli CONFIG SET maxmemory-policy noeviction` there, and put it into its configuration.",
             )
 
-    def _info(self, primary: Address, section: bytes) -> dict[str, str]:
+    def _info(self, primary: NodeAddress, section: bytes) -> dict[str, str]:
         answer = self._nodes.run_on(primary, [b"INFO", section])
         if isinstance(answer, Exception):
             raise self._nodes.explained(answer) from answer

@@ -14,7 +14,7 @@ from typing import Any
 from redis import exceptions as refused
 
 from millpond.errors import StoreError
-from millpond.state.backends.redis_nodes import Address, Command, Nodes, Script, packed, without_prefix
+from millpond.state.backends.redis_nodes import Command, NodeAddress, Nodes, Script, packed, without_prefix
 from millpond.state.ports.keyed_rows import Absent, KeyedRows, Merge, Merged, Row, Stamp, VanishedError
 
 REST_SECONDS = 1.0
@@ -69,7 +69,7 @@ class RedisKeyed(KeyedRows):
             if error.__cause__ is None or isinstance(error.__cause__, _REFUSALS):
                 raise
             raise _vanished(error) from error
-        self._resting: dict[Address, float] = {}
+        self._resting: dict[NodeAddress, float] = {}
 
     def read(self, keys: Sequence[bytes], slots: Sequence[int], fields: Sequence[bytes]) -> list[Row | Absent]:
         verb = b"HMGET" if fields else b"GET"
@@ -102,7 +102,7 @@ class RedisKeyed(KeyedRows):
             except StoreError as error:
                 if isinstance(error.__cause__, _REFUSALS):
                     raise
-        places: dict[Address, list[int]] = defaultdict(list)
+        places: dict[NodeAddress, list[int]] = defaultdict(list)
         primaries = set(self._nodes.primaries)
         self._resting = {address: until for address, until in self._resting.copy().items() if address in primaries}
         for number, command in enumerate(commands):

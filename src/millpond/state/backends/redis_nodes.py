@@ -12,8 +12,9 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -43,7 +44,7 @@ _CLUSTER_ERRORS: Mapping[str, type[redis_errors.ResponseError]] = {
 }  # fmt: skip
 """Errors that redis-py 5 recognizes only on connections of its cluster client."""
 
-Address: TypeAlias = tuple[str, int]
+NodeAddress: TypeAlias = tuple[str, int]
 
 
 class Script:
@@ -64,6 +65,20 @@ class Command(NamedTuple):
 
     slot: int
     data: bytes
+
+
+@dataclass
+class _Unanswered:
+    """The numbers of commands that must be sent, and what the last attempt showed about them.
+
+    `redirected`: the node to which a command was redirected once. `without_scripts`: nodes that have forgotten the
+    scripts. `error`: an error after which the slot map must be read again.
+    """
+
+    numbers: list[int]
+    redirected: dict[int, NodeAddress] = field(default_factory=dict)
+    without_scripts: set[NodeAddress] = field(default_factory=set)
+    error: redis_errors.RedisError | None = None
 
 
 def packed(words: Sequence[bytes]) -> bytes:
@@ -103,9 +118,9 @@ class Nodes:
         self._make, self._kwargs = kwargs.pop("connection_class"), kwargs
         self._lock = threading.Lock()
         self._pid = os.getpid()
-        self._idle: dict[Address, list[Any]] = {}
-        self._local: dict[Address, bool] = {}
-        self._owners: list[Address] = []
+        self._idle: dict[NodeAddress, list[Any]] = {}
+        self._local: dict[NodeAddress, bool] = {}
+        self._owners: list[NodeAddress] = []
         self.is_cluster = False
         self._closed = False
         try:
@@ -126,12 +141,12 @@ class Nodes:
         except redis_errors.RedisError as error:
             raise self.explained(error) from error
 
-    def owner(self, slot: int) -> Address:
+    def owner(self, slot: int) -> NodeAddress:
         """The primary of a slot, according to the newest known slot map."""
         return self._owners[slot]
 
     @property
-    def primaries(self) -> list[Address]:
+    def primaries(self) -> list[NodeAddress]:
         """All primaries that have slots, according to the newest known slot map."""
         return sorted(set(self._owners))
 
@@ -159,19 +174,19 @@ class Nodes:
                 raise self.explained(answer) from answer
         return answers
 
-    def run_on(self, address: Address, words: Sequence[bytes]) -> Any:
+    def run_on(self, address: NodeAddress, words: Sequence[bytes]) -> Any:
         """The answer of one node to one command."""
         try:
             return self._answered({address: [packed(words)]})[address][0]
         except redis_errors.RedisError as error:
             raise self.explained(error) from error
 
-    def run_on_each(self, words: Mapping[Address, Sequence[Sequence[bytes]]]) -> dict[Address, list[Any]]:
+    def run_on_each(self, words: Mapping[NodeAddress, Sequence[Sequence[bytes]]]) -> dict[NodeAddress, list[Any]]:
         """The answers of several nodes, each to its own commands; the answer to a command that failed is the error."""
         self._check_open()
         return self._answered({address: [packed(one) for one in some] for address, some in words.items()})
 
-    def run_on_any(self, words: Sequence[bytes]) -> tuple[Address, Any]:
+    def run_on_any(self, words: Sequence[bytes]) -> tuple[NodeAddress, Any]:
         """The first node that answers a command, and its answer.
 
         Raises:
@@ -228,59 +243,63 @@ class Nodes:
 
     def _run(self, commands: Sequence[Command]) -> list[Any]:
         answers: list[Any] = [None] * len(commands)
-        redirected: dict[int, Address] = {}
-        unanswered: Sequence[int] = range(len(commands))
+        unanswered = _Unanswered(list(range(len(commands))))
         deadline, pause, connection_lost = time.monotonic() + PATIENCE_SECONDS, 0.01, False
-        without_scripts: set[Address] = set()
-        while unanswered:
-            by_node: dict[Address, list[int]] = defaultdict(list)
-            for i in unanswered:
-                by_node[redirected.get(i) or self._owners[commands[i].slot]].append(i)
-            responses = self._round(commands, by_node, redirected, without_scripts)
-            without_scripts.clear()
-            redirected, again = {}, []
-            moved: redis_errors.RedisError | None = None
-            for address, i, answer in responses:
-                if isinstance(answer, redis_errors.NoScriptError):
-                    without_scripts.add(address)
-                elif isinstance(answer, _CHANGING):
-                    moved = answer
-                    if isinstance(answer, redis_errors.AskError):
-                        redirected[i] = (answer.host or address[0], int(answer.port))
-                elif isinstance(answer, redis_errors.TimeoutError) or (
-                    connection_lost and isinstance(answer, redis_errors.ConnectionError)
-                ):
-                    self._look_past(address)
-                    raise answer
-                elif isinstance(answer, redis_errors.ConnectionError):
-                    # the server may have restarted since, or be the old primary of a fail-over
-                    moved = answer
-                else:
-                    answers[i] = answer
-                    continue
-                again.append(i)
-            if moved is not None:
-                connection_lost = connection_lost or isinstance(moved, redis_errors.ConnectionError)
+        while unanswered.numbers:
+            unanswered = self._attempt(commands, unanswered, answers, connection_lost)
+            if unanswered.error is not None:
+                connection_lost = connection_lost or isinstance(unanswered.error, redis_errors.ConnectionError)
                 if time.monotonic() > deadline:
-                    raise moved
+                    raise unanswered.error
                 time.sleep(pause)
                 pause = min(2 * pause, 0.5)
                 self._refresh()
-            unanswered = sorted(again)
         return answers
 
+    def _attempt(
+        self, commands: Sequence[Command], unanswered: _Unanswered, answers: list[Any], connection_lost: bool
+    ) -> _Unanswered:
+        """Sends the unanswered commands once and fills in `answers`; returns the commands that must be sent again.
+
+        `connection_lost`: a connection has failed before in this call; a second failure is final.
+        """
+        by_node: dict[NodeAddress, list[int]] = defaultdict(list)
+        for i in unanswered.numbers:
+            by_node[unanswered.redirected.get(i) or self._owners[commands[i].slot]].append(i)
+        again = _Unanswered([])
+        for address, i, answer in self._round(commands, by_node, unanswered):
+            if isinstance(answer, redis_errors.NoScriptError):
+                again.without_scripts.add(address)
+            elif isinstance(answer, _CHANGING):
+                again.error = answer
+                if isinstance(answer, redis_errors.AskError):
+                    again.redirected[i] = (answer.host or address[0], int(answer.port))
+            elif isinstance(answer, redis_errors.TimeoutError) or (
+                connection_lost and isinstance(answer, redis_errors.ConnectionError)
+            ):
+                self._look_past(address)
+                raise answer
+            elif isinstance(answer, redis_errors.ConnectionError):
+                # the server may have restarted since, or be the old primary of a fail-over
+                again.error = answer
+            else:
+                answers[i] = answer
+                continue
+            again.numbers.append(i)
+        again.numbers.sort()
+        return again
+
     def _round(
-        self, commands: Sequence[Command], by_node: Mapping[Address, Sequence[int]], redirected: Mapping[int, Address],
-        without_scripts: Container[Address],
-    ) -> list[tuple[Address, int, Any]]:  # fmt: skip
+        self, commands: Sequence[Command], by_node: Mapping[NodeAddress, Sequence[int]], unanswered: _Unanswered
+    ) -> list[tuple[NodeAddress, int, Any]]:
         """Sends each node its commands; returns (node, command number, answer). Errors are answers."""
-        words: dict[Address, list[bytes]] = {}
-        first: dict[Address, int] = {}
+        words: dict[NodeAddress, list[bytes]] = {}
+        first: dict[NodeAddress, int] = {}
         for address, numbers in by_node.items():
-            sent = [*self._loads] if address in without_scripts else []
+            sent = [*self._loads] if address in unanswered.without_scripts else []
             words[address], first[address] = sent, len(sent)
             for i in numbers:
-                if i in redirected:
+                if i in unanswered.redirected:
                     sent.append(packed([b"ASKING"]))
                 sent.append(commands[i].data)
         found = []
@@ -290,15 +309,15 @@ class Nodes:
         for address, got in answered.items():
             at = iter(got[first[address] :])
             for i in by_node[address]:
-                if i in redirected:
+                if i in unanswered.redirected:
                     next(at)
                 found.append((address, i, next(at)))
         return found
 
-    def _answered(self, words: Mapping[Address, Sequence[bytes]]) -> dict[Address, list[Any]]:
+    def _answered(self, words: Mapping[NodeAddress, Sequence[bytes]]) -> dict[NodeAddress, list[Any]]:
         """Sends one pipeline to each node before it reads any answer. An error is the answer to each failed command."""
-        connections: dict[Address, Any] = {}
-        answers: dict[Address, list[Any]] = {}
+        connections: dict[NodeAddress, Any] = {}
+        answers: dict[NodeAddress, list[Any]] = {}
         for address, sent in words.items():
             try:
                 connections[address] = connection = self._connection(address)
@@ -323,7 +342,7 @@ class Nodes:
             answers[address] = got
         return answers
 
-    def _connection(self, address: Address) -> Any:
+    def _connection(self, address: NodeAddress) -> Any:
         with self._lock:
             if os.getpid() != self._pid:
                 # the sockets belong to the parent process, which closes them
@@ -336,26 +355,26 @@ class Nodes:
         self._local[address] = stays_on_host(connection._sock)
         return connection
 
-    def _give_back(self, address: Address, connection: Any) -> None:
+    def _give_back(self, address: NodeAddress, connection: Any) -> None:
         with self._lock:
             if not self._closed:
                 self._idle.setdefault(address, []).append(connection)
                 return
         connection.disconnect()
 
-    def _drop(self, address: Address, connection: Any) -> None:
+    def _drop(self, address: NodeAddress, connection: Any) -> None:
         """Closes a failed connection, and the idle ones to the same node, which may have failed for the same reason."""
         with self._lock:
             idle = self._idle.pop(address, [])
         for one in (*idle, *([connection] if connection is not None else [])):
             one.disconnect()
 
-    def _look_past(self, silent: Address) -> None:
+    def _look_past(self, silent: NodeAddress) -> None:
         """Reads the slot map elsewhere, because a replica may have taken over from a silent node."""
         with suppress(redis_errors.RedisError):
             self._refresh(silent)
 
-    def _refresh(self, silent: Address | None = None) -> None:
+    def _refresh(self, silent: NodeAddress | None = None) -> None:
         """Reads the slot map from the first node that answers, except a node that is known to be silent."""
         failure: redis_errors.RedisError = redis_errors.ConnectionError("no node is known")
         for node in self._known():
@@ -368,16 +387,16 @@ class Nodes:
                 failure = error
         raise failure
 
-    def _known(self) -> list[Address]:
+    def _known(self) -> list[NodeAddress]:
         return self._seeds if self._service else [*dict.fromkeys([*self._owners, *self._seeds])]
 
-    def _from_node(self, node: Address) -> list[Address]:
+    def _from_node(self, node: NodeAddress) -> list[NodeAddress]:
         answer = self._answered({node: [packed([b"CLUSTER", b"SLOTS"])]})[node][0]
         if isinstance(answer, redis_errors.ResponseError) and "cluster support disabled" in str(answer):
             return [node] * SLOTS
         if isinstance(answer, Exception):
             raise answer
-        owners: list[Address | None] = [None] * SLOTS
+        owners: list[NodeAddress | None] = [None] * SLOTS
         for first, last, primary, *_ in answer:
             # a node that does not know its own name reports none
             self.is_cluster = True
@@ -386,7 +405,7 @@ class Nodes:
             raise redis_errors.ClusterDownError(f"CLUSTERDOWN hash slot {owners.index(None)} is served by nobody")
         return [owner for owner in owners if owner is not None]
 
-    def _from_sentinel(self, node: Address) -> list[Address]:
+    def _from_sentinel(self, node: NodeAddress) -> list[NodeAddress]:
         kind: Any = redis.Connection
         connection = kind(host=node[0], port=node[1], **_timing())
         try:
@@ -417,7 +436,7 @@ def _timing() -> dict[str, Any]:
     }
 
 
-def _parsed(address: str) -> tuple[str, list[Address], str, dict[str, Any]]:
+def _parsed(address: str) -> tuple[str, list[NodeAddress], str, dict[str, Any]]:
     """The name to show (without password), the seed nodes, the Sentinel service, and the connection arguments."""
     cure = "Write `redis://[[user]:password@]host[:port]`; see docs/guide/stores.md."
     try:
@@ -441,7 +460,7 @@ def _parsed(address: str) -> tuple[str, list[Address], str, dict[str, Any]]:
     return shown, seeds, service, {**kwargs, "connection_class": pool.connection_class}
 
 
-def _host(text: str, port: int) -> Address:
+def _host(text: str, port: int) -> NodeAddress:
     found = urlsplit(f"//{text}")
     if not found.hostname:
         raise ValueError("it names no host")

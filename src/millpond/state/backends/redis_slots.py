@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from millpond.errors import StoreError
 from millpond.faults import reached
-from millpond.state.backends.redis_nodes import PATIENCE_SECONDS, Address, Nodes, Script
+from millpond.state.backends.redis_nodes import PATIENCE_SECONDS, NodeAddress, Nodes, Script
 
 SLOTS_AT_ONCE = 64
 """The most slots that are open at a time."""
@@ -59,7 +59,7 @@ class Primary(NamedTuple):
 
     name: str
     id: bytes
-    address: Address
+    address: NodeAddress
     slots: frozenset[int]
     plain: int
     secure: int
@@ -120,7 +120,7 @@ class ClusterSlots:
         by_id = {one.id: one for one in known}
         open_slots = self._open(known)
         half: dict[tuple[bytes, bytes], list[int]] = defaultdict(list)
-        stale: dict[Address, list[list[bytes]]] = defaultdict(list)
+        stale: dict[NodeAddress, list[list[bytes]]] = defaultdict(list)
         for one in known:
             for slot, target in open_slots[one.id].migrating.items():
                 if slot not in one.slots:
@@ -215,7 +215,7 @@ class ClusterSlots:
         given: list[int] = self._sure({at.address: [words]})[at.address][0]
         return given
 
-    def _migrate(self, keys: Sequence[bytes], target: Address) -> list[bytes]:
+    def _migrate(self, keys: Sequence[bytes], target: NodeAddress) -> list[bytes]:
         # the copy at the source is the newer one if an earlier command was interrupted, hence REPLACE
         host, port, timeout = target[0].encode(), b"%d" % target[1], b"%d" % int(1000 * PATIENCE_SECONDS)
         login = self._nodes.login
@@ -226,7 +226,7 @@ class ClusterSlots:
         found = self._sure({one.address: [[b"CLUSTER", b"NODES"]] for one in known})
         return {one.id: _open_in(found[one.address][0]) for one in known}
 
-    def _sure(self, words: Mapping[Address, Sequence[Sequence[bytes]]]) -> dict[Address, list[Any]]:
+    def _sure(self, words: Mapping[NodeAddress, Sequence[Sequence[bytes]]]) -> dict[NodeAddress, list[Any]]:
         found = self._nodes.run_on_each(words)
         self._check(one for answers in found.values() for one in answers)
         return found
@@ -237,7 +237,7 @@ class ClusterSlots:
                 raise self._nodes.explained(answer) from answer
 
 
-def _primary(shard: Sequence[Any], sender: Address, encrypted: bool) -> Primary | None:
+def _primary(shard: Sequence[Any], sender: NodeAddress, encrypted: bool) -> Primary | None:
     """The primary in an entry of CLUSTER SHARDS that the node `sender` has sent; None: it is down.
 
     >>> node = [b"id", b"a1", b"port", 7001, b"ip", b"h", b"endpoint", b"", b"role", b"master", b"health", b"online"]
