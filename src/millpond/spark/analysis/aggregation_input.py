@@ -20,7 +20,7 @@ from millpond.spark.analysis.grouping.row_patterns import PatternNote
 from millpond.spark.analysis.grouping.window_rows import exploded_windows, refuse_noted
 from millpond.spark.analysis.joins.plan_nodes import renamed
 from millpond.spark.analysis.steps.cut import REPEATS, child_of, cut_below, numbers_events
-from millpond.spark.analysis.windows import is_noted, recovered, recovered_session
+from millpond.spark.analysis.windows import is_noted, time_and_session, time_and_window
 from millpond.spark.catalyst.cures import ONE_ROW
 from millpond.spark.catalyst.private_names import (
     Catalyst,
@@ -126,7 +126,7 @@ class Repeats(NamedTuple):
     rank: int | None = None
 
 
-class Watermark(NamedTuple):
+class WatermarkNode(NamedTuple):
     """The attribute that has the watermark; `depth` layers of aliases are above it. `output`: the columns with it."""
 
     time: JavaObject
@@ -145,7 +145,7 @@ class InputPlan:
     """
 
     leaf: JavaObject
-    watermark: Watermark | None = None
+    watermark: WatermarkNode | None = None
     steps: list[Step] = field(default_factory=list)
     layers: list[list[JavaObject]] = field(default_factory=list)
     definitions: dict[int, JavaObject] = field(default_factory=dict)
@@ -267,7 +267,7 @@ def read_input_plan(
         elif kind == "Generate":
             steps.append(Step(None, len(layers), None, not node.outer(), _generated(node)))
         elif kind == "EventTimeWatermark":
-            watermark = watermark or Watermark(node.eventTime(), len(layers), node.output())
+            watermark = watermark or WatermarkNode(node.eventTime(), len(layers), node.output())
         elif kind == "Window" and (one := one_per_key(node, len(steps))) is not None and repeats is None:
             repeats = one
         elif kind in REPEATS:
@@ -408,9 +408,9 @@ def _projected_windows(catalyst: Catalyst, aliases: list[JavaObject]) -> dict[in
         if mark is None or _is_renamed(alias):
             continue
         if mark == "session":
-            found[id_of(alias)] = WindowColumn(*recovered_session(catalyst, alias))
+            found[id_of(alias)] = WindowColumn(*time_and_session(catalyst, alias))
         else:
-            found[id_of(alias)] = WindowColumn(*recovered(catalyst, alias, [alias]))
+            found[id_of(alias)] = WindowColumn(*time_and_window(catalyst, alias, [alias]))
     return found
 
 
@@ -429,10 +429,10 @@ def _has_own_condition(node: JavaObject) -> bool:
 
 def _expanded_window(catalyst: Catalyst, node: JavaObject) -> dict[int, WindowColumn]:
     position = _window_position(node)
-    panes = node.projections()
-    rows = [panes.apply(i).apply(position) for i in range(min(2, panes.size()))]
+    projections = node.projections()
+    rows = [projections.apply(i).apply(position) for i in range(min(2, projections.size()))]
     column = node.output().apply(position)
-    return {id_of(column): WindowColumn(*recovered(catalyst, column, rows))}
+    return {id_of(column): WindowColumn(*time_and_window(catalyst, column, rows))}
 
 
 def _window_position(node: JavaObject) -> int:

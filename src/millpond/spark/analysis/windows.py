@@ -76,36 +76,23 @@ def tumbling_twin(catalyst: Catalyst, text: str, calls: Iterable[JavaObject]) ->
         UnsupportedQuery: the text has two different windows.
     """
     windows: dict[Written, TextSpan | None] = {}
-    hopping: set[tuple[int, int, str]] = set()
     # These are sets because the parser also lists a grouping key of `|> AGGREGATE` among the outputs.
+    hopping: set[tuple[int, int, str]] = set()
     cuts: set[tuple[int, int, str]] = set()
     spans: set[TextSpan] = set()
     for call in calls:
-        name = name_parts(call)[-1].lower()
-        span = span_of(call)
+        name, span = name_parts(call)[-1].lower(), span_of(call)
         if name == "window_time":
             continue  # for the row's own window it is a column; as the time of another window it is refused later
-        if name in ("count_window", "cumulate_window"):
-            replaced, column = _counted(call) if name == "count_window" else _cumulated(catalyst, call)
-            windows[replaced] = span
-            spans |= set() if span is None else {span}
-            if span is not None and column is not None:
-                cuts.add((span.start, span.stop, _fitted(f"window({column.piece}, '1 day')", span.piece)))
-            continue
-        if name != "window":
-            spans |= set() if span is None else {span}
+        if span is not None:
+            spans.add(span)
+        if name not in ("window", "count_window", "cumulate_window"):
             continue  # a session window can be read from the plan, and Spark accepts only one window
-        arguments = _arguments(call)
-        if not {"timecolumn", "windowduration"} <= arguments.keys():
-            raise QueryTypeError(f"The window at {span} lacks a time or a size.", "Write window(ts, '1 hour').")
-        window = _sliding(catalyst, arguments, span)
+        window, twin = _with_twin(catalyst, name, call)
         windows[window] = span
-        spans |= set() if span is None else {span}
-        column = span_of(arguments["timecolumn"])
-        plain = len(arguments) == 2 and type_of(arguments["windowduration"]) == "string"
-        if span is not None and column is not None and not plain:
-            twin = f"window({column.piece}, '{_duration(window.size_us)}')"
-            (cuts if window.tumbling else hopping).add((span.start, span.stop, _fitted(twin, span.piece)))
+        if span is not None and twin:
+            hops = isinstance(window, Sliding) and not window.tumbling
+            (hopping if hops else cuts).add((span.start, span.stop, _fitted(twin, span.piece)))
     if len(windows) > 1:
         _check_several(windows)
     else:
@@ -117,6 +104,23 @@ def tumbling_twin(catalyst: Catalyst, text: str, calls: Iterable[JavaObject]) ->
     for start, stop, replacement in sorted(cuts, reverse=True):
         text = text[:start] + replacement + text[stop:]
     return Twin(text, next(iter(windows), None) if len(windows) == 1 else None)
+
+
+def _with_twin(catalyst: Catalyst, name: str, call: JavaObject) -> tuple[Written, str]:
+    """The window of a call, and the call of the tumbling window that replaces it; empty if Spark accepts the original.
+
+    Raises:
+        QueryTypeError: see `tumbling_twin`.
+    """
+    if name != "window":
+        window, column = _counted(call) if name == "count_window" else _cumulated(catalyst, call)
+        return window, "" if column is None else f"window({column.piece}, '1 day')"
+    arguments = _arguments(call)
+    if not {"timecolumn", "windowduration"} <= arguments.keys():
+        raise QueryTypeError(f"The window at {span_of(call)} lacks a time or a size.", "Write window(ts, '1 hour').")
+    sliding, column = _sliding(catalyst, arguments, span_of(call)), span_of(arguments["timecolumn"])
+    plain = len(arguments) == 2 and type_of(arguments["windowduration"]) == "string"
+    return sliding, "" if plain or column is None else f"window({column.piece}, '{_duration(sliding.size_us)}')"
 
 
 def _check_several(found: Mapping[Written, TextSpan | None]) -> None:
@@ -204,38 +208,38 @@ def _note(text: str) -> Written | None:
     return Counted(int(counted[1]), int(counted[2])) if counted else None
 
 
-def recovered(
-    catalyst: Catalyst, column: JavaObject, panes: list[JavaObject]
+def time_and_window(
+    catalyst: Catalyst, column: JavaObject, structs: list[JavaObject]
 ) -> tuple[JavaObject, Written | PatternNote]:
-    """The time attribute and the window of analysed window structs, found by evaluating all panes for one instant.
+    """The time attribute and the window of analysed window structs, found by evaluating the structs for one instant.
 
     Raises:
         UnsupportedQuery: the window's time is an expression, or is not a timestamp.
     """
-    text = str(panes[0].toString())
+    text = str(structs[0].toString())
     if is_pattern(text):
-        pattern = pattern_note(panes[0], text)
+        pattern = pattern_note(structs[0], text)
         return pattern.time, pattern
-    time = _time_of(column, panes[0])
+    time = _time_of(column, structs[0])
     noted = _note(text)
     if noted is not None:
         return time, noted
-    structs = [pane.child() if kind_of(pane) == "Alias" else pane for pane in panes]
-    edges = catalyst.probe([edge for struct in structs for edge in children(struct)[1::2]], time, _PROBE_US)
+    values = [struct.child() if kind_of(struct) == "Alias" else struct for struct in structs]
+    edges = catalyst.probe([edge for value in values for edge in children(value)[1::2]], time, _PROBE_US)
     bounds = sorted(zip(edges[::2], edges[1::2], strict=True))
     size = bounds[0][1] - bounds[0][0]
     slide = bounds[1][0] - bounds[0][0] if len(bounds) > 1 else size
     return time, Sliding(size, slide, bounds[0][0] % slide)
 
 
-def recovered_session(catalyst: Catalyst, column: JavaObject) -> tuple[JavaObject, Session | JavaObject]:
+def time_and_session(catalyst: Catalyst, column: JavaObject) -> tuple[JavaObject, Session | JavaObject]:
     """The time attribute of an analysed session window, and its gap.
 
     If the gap differs from event to event, also because it counts calendar days, the second value is instead the
     expression of the timestamp at which a window opened by an event would end.
 
     Raises:
-        UnsupportedQuery: see `recovered`.
+        UnsupportedQuery: see `time_and_window`.
         QueryTypeError: the gap counts months, or is not positive.
     """
     struct = column.child()
