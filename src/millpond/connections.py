@@ -102,7 +102,7 @@ def secret_at(name: str, reference: str) -> str:
     return Secret(**{kind: place}).value()
 
 
-class Registry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SchemaRegistry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A schema registry that speaks Confluent's API; `ca` is a PEM file."""
 
     url: str
@@ -126,7 +126,7 @@ class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     certificate: str | None = None
     key: str | None = None
     kind: Literal["kafka"] = "kafka"
-    registry: Registry | None = None
+    registry: SchemaRegistry | None = None
     topics: tuple[str, ...] = ()
 
     def of_java(self) -> dict[str, str]:
@@ -322,7 +322,7 @@ class _Reached(msgspec.Struct, frozen=True):
     servers: str = ""
     host: str = ""
     url: str = ""
-    registry: Registry | None = None
+    registry: SchemaRegistry | None = None
 
     def plain_hosts(self, kind: str) -> tuple[set[str], str]:
         """The hosts to which data goes in plain text, and the cure."""

@@ -14,7 +14,7 @@ import pytest
 from kit.servers.hook_server import HookServer
 from millpond.errors import QueryTypeError, SetupError, StoreError
 from millpond.followers.runner import Runner
-from millpond.followers.sinks.webhook import Address, WebhookOptions
+from millpond.followers.sinks.webhook import WebhookConnection, WebhookOptions
 from millpond.log.follower import Follower
 from millpond.log.manifest import Manifests
 from millpond.log.places.local_folder import LocalFolder
@@ -110,5 +110,5 @@ def test_an_address_is_told_by_the_operator_only(tmp_path: Path, monkeypatch: py
     ca = {"ca": str(tmp_path / "none.pem")}
     for url, more in (("file:///secret", {}), ("https://h/secret", ca), ("https://ann:secret/word@h", {})):
         with pytest.raises(SetupError, match=r"cannot be called.*Mend the named connection") as refused:
-            msgspec.convert({"kind": "http", "url": url, **more}, Address).client()
+            msgspec.convert({"kind": "http", "url": url, **more}, WebhookConnection).client()
         assert "secret" not in str(refused.value)

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from kit.inputs.json_texts import ALL_ALONE, KINDS, json_text
-from millpond.formats.json_checks import Column, Doubt
+from millpond.formats.json_checks import Doubt, TextColumn
 from millpond.formats.json_values import parse_texts
 from millpond.formats.text_parser import Parsed
 from millpond.model.stream import Field, Stream
 from millpond.spark.sources.value_formats import parsed
 
-COLUMNS = [Column(kind, kind) for kind in KINDS]
+COLUMNS = [TextColumn(kind, kind) for kind in KINDS]
 
 
 def comparable(columns: list[pa.Array]) -> list[list[object]]:

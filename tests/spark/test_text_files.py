@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from kit.inputs.json_texts import KINDS, json_text, ordinary_value
 from millpond import Pond
 from millpond.formats.csv_values import parse_csv
-from millpond.formats.json_checks import Column, Doubt
+from millpond.formats.json_checks import Doubt, TextColumn
 from millpond.formats.json_values import final_type
 from millpond.model.stream import Field, Stream
 from millpond.plan.explain.plan_text import explain
@@ -30,7 +30,7 @@ from millpond.runtime.inputs.json_files import read_lines
 from millpond.spark.session.session import reading_session
 from millpond.spark.sources.value_formats import parsed
 
-COLUMNS = [Column(kind, kind) for kind in KINDS]
+COLUMNS = [TextColumn(kind, kind) for kind in KINDS]
 _ODD_LINES = (b"", b"  ", b"\t", b"null", b"[]", b'[{"int":1},{"int":2}]', b'\xef\xbb\xbf{"int":1}', b"\x00", b"{}")
 
 
@@ -149,7 +149,7 @@ def test_both_readers_of_csv_agree(reading: SparkSession, tmp_path_factory: pyte
         paths.append(_written(folder / f"{number}", lines, rng, ["csv", "csv", "csv.gz"]))
     kinds = rng.sample(CSV_KINDS, rng.randrange(1, len(CSV_KINDS)))
     form = CsvForm(tuple(CSV_KINDS), separator, header)
-    columns = [Column(kind, kind) for kind in kinds]
+    columns = [TextColumn(kind, kind) for kind in kinds]
     options = {"sep": separator, "header": str(header).lower()}
     read = _check(reading, paths, kinds, lambda part: read_csv(part, form, columns, "UTC"), **options)
     assert 10 <= read < len(paths), "some files are obstacles, most are not"
@@ -166,7 +166,7 @@ def test_values_of_csv_are_parsed_as_spark_does(reading: SparkSession, seed: int
     fields = tuple(Field(kind, kind) for kind in CSV_KINDS)
     made = parsed(frame, Stream("s", fields), fields, {"format": "csv", "sep": separator})
     table = made.records.select(*made.columns, made.reason.isNotNull().alias("malformed")).toArrow()
-    columns, ours, malformed = [Column(kind, kind) for kind in CSV_KINDS], 0, 0
+    columns, ours, malformed = [TextColumn(kind, kind) for kind in CSV_KINDS], 0, 0
     for start in range(0, len(texts), 2):
         try:
             found = parse_csv(pa.array(texts[start : start + 2], pa.binary()), columns, "UTC", separator, strict=True)

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pv
 
-from millpond.formats.json_checks import NUMBER_WORDS, RANGES, Column, Doubt, bytes_of, check_utf8
+from millpond.formats.json_checks import NUMBER_WORDS, RANGES, Doubt, TextColumn, bytes_of, check_utf8
 from millpond.formats.json_times import dates, timestamps
 from millpond.formats.json_values import final_type, wide_decimal
 from millpond.formats.suspect_patterns import csv_line, matching
-from millpond.formats.text_parser import Mask, Parsed, Rows, TextParser
+from millpond.formats.text_parser import Mask, Parsed, Positions, TextParser
 from millpond.model.types import digits_of, is_decimal, is_float
 
 Bytes = npt.NDArray[np.uint8]
@@ -32,7 +32,7 @@ _MOST_BYTES = 1 << 30
 
 
 def parse_lines(
-    block: bytes, names: Sequence[str], columns: Sequence[Column], separator: str, zone: str,
+    block: bytes, names: Sequence[str], columns: Sequence[TextColumn], separator: str, zone: str,
     skip: Callable[[pv.InvalidRow], str] | None = None,
 ) -> tuple[list[pa.Array], int]:  # fmt: skip
     """The needed columns of the lines of a block, and the number of rows; empty lines are no rows.
@@ -51,7 +51,8 @@ def parse_lines(
 
 
 def parse_csv(
-    texts: pa.BinaryArray | pa.LargeBinaryArray, columns: Sequence[Column], zone: str, separator: str, *, strict: bool
+    texts: pa.BinaryArray | pa.LargeBinaryArray, columns: Sequence[TextColumn], zone: str, separator: str, *,
+    strict: bool,
 ) -> Parsed:  # fmt: skip
     """Parse one line of CSV per text, which has a field for each column.
 
@@ -74,14 +75,14 @@ class _Parser(TextParser):
     """Parses texts as the lines of one block."""
 
     def __init__(
-        self, texts: pa.BinaryArray | pa.LargeBinaryArray, columns: Sequence[Column], zone: str, separator: str, *,
+        self, texts: pa.BinaryArray | pa.LargeBinaryArray, columns: Sequence[TextColumn], zone: str, separator: str, *,
         strict: bool,
     ) -> None:  # fmt: skip
         super().__init__(texts, [final_type(column.kind, zone) for column in columns])
         self._columns, self._names, self._zone = columns, [column.name for column in columns], zone
         self._separator, self._strict = separator, strict
 
-    def _parsed(self, rows: Rows, texts: pa.BinaryArray) -> tuple[Rows, list[pa.Array]]:
+    def _parsed(self, rows: Positions, texts: pa.BinaryArray) -> tuple[Positions, list[pa.Array]]:
         check_utf8(texts)
         block = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts), b"\n")[0].as_py()
         data, skipped = np.frombuffer(block, np.uint8), list[int]()
@@ -143,7 +144,7 @@ def is_misfit(text: str, kind: str) -> bool:
 
 
 def _fields(
-    block: bytes, names: Sequence[str], columns: Sequence[Column], separator: str,
+    block: bytes, names: Sequence[str], columns: Sequence[TextColumn], separator: str,
     skip: Callable[[pv.InvalidRow], str] | None,
 ) -> pa.Table:  # fmt: skip
     """The needed fields of all lines as strings; a field without characters is NULL."""
@@ -192,7 +193,7 @@ def _check_quotes(data: Bytes, ends: npt.NDArray[np.int64], separator: int) -> N
 _INTEGER, _DECIMAL, _FLOAT = b"-0123456789", b"-.0123456789", b"+-.0123456789Ee"
 
 
-def _converted(column: Column, texts: pa.ChunkedArray, zone: str) -> pa.Array:
+def _converted(column: TextColumn, texts: pa.ChunkedArray, zone: str) -> pa.Array:
     """The values of a column; errors of Arrow are values that do not fit it."""
     array = texts.combine_chunks()
     if column.kind == "string":

@@ -49,14 +49,14 @@ class Doubt(Exception):
     """It is not known that a result would equal Spark's; the text is the reason."""
 
 
-class Column(NamedTuple):
+class TextColumn(NamedTuple):
     """A field of the objects: its exact name, and its SQL type."""
 
     name: str
     kind: str
 
 
-class Verdict(Enum):
+class TextClass(Enum):
     """What is known of a text: it has no token, is not JSON, is an object with a value that does not fit, is an object
     without members, or is an object whose values may fit."""
 
@@ -67,7 +67,7 @@ class Verdict(Enum):
     OBJECT = 5
 
 
-MALFORMED = (Verdict.BLANK, Verdict.NOT_JSON, Verdict.MISFIT)
+MALFORMED = (TextClass.BLANK, TextClass.NOT_JSON, TextClass.MISFIT)
 """Texts that are malformed in the strict sense: one value that does not fit is enough."""
 
 
@@ -106,7 +106,7 @@ def check_limits(texts: pa.BinaryArray) -> None:
             raise Doubt("a value may have a number of many digits")
 
 
-def check_decimals(texts: pa.BinaryArray, columns: Sequence[Column]) -> None:
+def check_decimals(texts: pa.BinaryArray, columns: Sequence[TextColumn]) -> None:
     """Check the decimals of a batch for numbers that may not fit the 76 digits as which decimals are parsed.
 
     Arrow does not check that: it would take such a number modulo 2^256.
@@ -170,7 +170,7 @@ def bytes_of(texts: pa.BinaryArray | pa.StringArray) -> tuple[npt.NDArray[np.int
     return offsets - offsets[0], np.frombuffer(texts.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
 
 
-def judged(text: bytes, columns: Sequence[Column]) -> Verdict:
+def judged(text: bytes, columns: Sequence[TextColumn]) -> TextClass:
     """What Spark makes of a text.
 
     Raises:
@@ -178,16 +178,16 @@ def judged(text: bytes, columns: Sequence[Column]) -> Verdict:
     """
     begun = text.lstrip(b" \t\r\n")
     if not begun:
-        return Verdict.BLANK
+        return TextClass.BLANK
     if not text.strip(bytes(range(33))) or begun[:1] not in _BEGINS:
-        return Verdict.NOT_JSON
+        return TextClass.NOT_JSON
     try:
         decoded = text.decode()
         found = json.loads(decoded, object_pairs_hook=_Pairs)
     except json.JSONDecodeError as error:
         if begun[:1] in (b"[", b'"', b"/") or error.msg == "Extra data" or _LENIENT.search(decoded):
             raise Doubt("a value is not plain JSON") from error
-        return Verdict.NOT_JSON
+        return TextClass.NOT_JSON
     except UnicodeDecodeError as error:
         raise Doubt("a value is not UTF-8") from error
     except (ValueError, RecursionError) as error:
@@ -195,12 +195,12 @@ def judged(text: bytes, columns: Sequence[Column]) -> Verdict:
     if not isinstance(found, _Pairs):
         raise Doubt("a value is not an object")
     if not found:
-        return Verdict.EMPTY
+        return TextClass.EMPTY
     values = dict(found)
     if len(values) < len(found):
         raise Doubt("a value has a name twice")
     fits = [_fits(values[column.name], column.kind) for column in columns if column.name in values]
-    return Verdict.MISFIT if False in fits else Verdict.OBJECT
+    return TextClass.MISFIT if False in fits else TextClass.OBJECT
 
 
 class _Pairs(list[tuple[str, Any]]):

@@ -19,9 +19,9 @@ import pyarrow.json as pj
 from millpond.formats.json_checks import (
     LONGEST,
     MALFORMED,
-    Column,
     Doubt,
-    Verdict,
+    TextClass,
+    TextColumn,
     check_decimals,
     check_limits,
     doubtful_numbers,
@@ -29,7 +29,7 @@ from millpond.formats.json_checks import (
 )
 from millpond.formats.json_times import dates, timestamps
 from millpond.formats.suspect_patterns import json_misfit, matching
-from millpond.formats.text_parser import Mask, Parsed, Rows, TextParser
+from millpond.formats.text_parser import Mask, Parsed, Positions, TextParser
 from millpond.model.types import (
     digits_of,
     element_of,
@@ -69,7 +69,7 @@ class Mode(Enum):
 
 
 def parse_texts(
-    texts: pa.BinaryArray | pa.LargeBinaryArray, columns: Sequence[Column], zone: str, mode: Mode = Mode.STRICT
+    texts: pa.BinaryArray | pa.LargeBinaryArray, columns: Sequence[TextColumn], zone: str, mode: Mode = Mode.STRICT
 ) -> Parsed:  # fmt: skip
     """Parse one JSON object per text; `zone` is the session's time zone, to which times without an offset refer.
 
@@ -130,14 +130,14 @@ class _Parser(TextParser):
     """Parses texts with `pyarrow.json`."""
 
     def __init__(
-        self, texts: pa.BinaryArray | pa.LargeBinaryArray, columns: Sequence[Column], zone: str, mode: Mode
+        self, texts: pa.BinaryArray | pa.LargeBinaryArray, columns: Sequence[TextColumn], zone: str, mode: Mode
     ) -> None:
         super().__init__(texts, [final_type(column.kind, zone) for column in columns])
         self._columns, self._zone, self._mode = columns, zone, mode
         fields = [(_MARK, pa.bool_()), *((column.name, _parsed_type(column.kind, wide=True)) for column in columns)]
         self._options = pj.ParseOptions(pa.schema(fields), unexpected_field_behavior="ignore")
 
-    def _parsed(self, rows: Rows, texts: pa.BinaryArray) -> tuple[Rows, list[pa.Array]]:
+    def _parsed(self, rows: Positions, texts: pa.BinaryArray) -> tuple[Positions, list[pa.Array]]:
         if not pc.all(pc.starts_with(texts, b"{")).as_py():
             raise Doubt("a value does not begin with a brace")
         check_limits(texts)
@@ -158,7 +158,7 @@ class _Parser(TextParser):
     def _unusual(self, texts: pa.BinaryArray) -> Mask:
         return matching(texts, json_misfit(self._columns))
 
-    def _column(self, column: Column, values: pa.Array, texts: pa.BinaryArray) -> pa.Array:
+    def _column(self, column: TextColumn, values: pa.Array, texts: pa.BinaryArray) -> pa.Array:
         """The values in the type of their column; Spark takes -0 as 0.0, and `pyarrow.json` as -0.0."""
         if column.kind == "date":
             return dates(values)
@@ -181,7 +181,7 @@ class _Parser(TextParser):
         verdict = judged(text, self._columns)
         if verdict in MALFORMED and self._mode is Mode.STRICT:
             self._malformed.append(row)
-        elif verdict is Verdict.EMPTY or (verdict is Verdict.NOT_JSON and self._mode is Mode.LINES):
+        elif verdict is TextClass.EMPTY or (verdict is TextClass.NOT_JSON and self._mode is Mode.LINES):
             self._add(np.array([row]), [pa.nulls(1, kind) for kind in self._types])
         else:
             raise doubt

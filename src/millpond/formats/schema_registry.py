@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from millpond.connections import Registry, connection
+from millpond.connections import SchemaRegistry, connection
 from millpond.errors import SetupError, SourceError
 
 MAGIC = 0
@@ -60,7 +60,7 @@ class _Answer(msgspec.Struct):
 class Schemas:
     """The cached schemas of one registry; thread-safe."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: SchemaRegistry) -> None:
         self._registry = registry
         self._known: dict[int, Registered | None] = {}
         self._versions: set[tuple[str, int]] = set()
@@ -149,7 +149,7 @@ def _unanswered(address: str, why: str) -> SourceError:
     )
 
 
-_SCHEMAS: dict[Registry, Schemas] = {}
+_SCHEMAS: dict[SchemaRegistry, Schemas] = {}
 _LOCK = threading.Lock()
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.formats.json_checks import RANGES, Column
+from millpond.formats.json_checks import RANGES, TextColumn
 from millpond.model.types import is_decimal, is_float
 
 _DATE = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
@@ -30,7 +30,7 @@ def matching(texts: pa.BinaryArray, pattern: str) -> npt.NDArray[np.bool_]:
     return np.asarray(pc.match_substring_regex(texts, pattern))
 
 
-def csv_line(columns: Iterable[Column], separator: str) -> str:
+def csv_line(columns: Iterable[TextColumn], separator: str) -> str:
     """A pattern of the lines whose fields have the usual forms of their columns, also in quotes or empty."""
     one = re.escape(separator)
     text = rf'(?:[^"\\\r\n{one}]*|"[^"\\\r\n]*")'
@@ -38,7 +38,7 @@ def csv_line(columns: Iterable[Column], separator: str) -> str:
     return f"^{one.join(fields)}$"
 
 
-def json_misfit(columns: Sequence[Column]) -> str:
+def json_misfit(columns: Sequence[TextColumn]) -> str:
     """A pattern of texts that do not end like an object, or have a member that has not the form of its column."""
     members = (
         rf'"{re.escape(column.name)}"\s*:\s*(?:{other})' for column in columns if (other := _other_json(column.kind))

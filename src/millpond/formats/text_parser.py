@@ -17,7 +17,7 @@ import pyarrow as pa
 from millpond.formats.json_checks import Doubt
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
-Rows: TypeAlias = npt.NDArray[np.int64]
+Positions: TypeAlias = npt.NDArray[np.int64]
 
 
 class Parsed(NamedTuple):
@@ -35,10 +35,10 @@ class TextParser:
         self._suspects = 8 + len(texts) // 500
         self._failures = 128 + len(texts) // 125
         self._parts: list[list[pa.Array]] = []
-        self._rows: list[Rows] = []
+        self._rows: list[Positions] = []
         self._malformed: list[int] = []
 
-    def parse(self, rows: Rows) -> None:
+    def parse(self, rows: Positions) -> None:
         """Parse the texts of these rows, in order.
 
         Raises:
@@ -64,7 +64,7 @@ class TextParser:
         ]
         return Parsed(_placed(columns, rows, len(self._texts)), malformed)
 
-    def _halve(self, rows: Rows, texts: pa.BinaryArray) -> None:
+    def _halve(self, rows: Positions, texts: pa.BinaryArray) -> None:
         """Parse texts; where this fails, parse each half, down to single texts."""
         try:
             self._add(*self._parsed(rows, texts))
@@ -81,11 +81,11 @@ class TextParser:
         for start, end in pairwise((0, len(rows) // 2, len(rows))) if len(rows) > 1 else ():
             self._halve(rows[start:end], texts[start:end])
 
-    def _add(self, rows: Rows, columns: list[pa.Array]) -> None:
+    def _add(self, rows: Positions, columns: list[pa.Array]) -> None:
         self._rows.append(rows)
         self._parts.append(columns)
 
-    def _parsed(self, rows: Rows, texts: pa.BinaryArray) -> tuple[Rows, list[pa.Array]]:
+    def _parsed(self, rows: Positions, texts: pa.BinaryArray) -> tuple[Positions, list[pa.Array]]:
         """The columns of these texts, and their rows without those that are malformed.
 
         Raises:
@@ -102,7 +102,7 @@ class TextParser:
         raise NotImplementedError
 
 
-def _placed(columns: list[pa.Array], rows: Rows, count: int) -> list[pa.Array]:
+def _placed(columns: list[pa.Array], rows: Positions, count: int) -> list[pa.Array]:
     """The columns with their values at distinct rows of `count`, in any order; all other rows are NULL."""
     if np.array_equal(rows, np.arange(count)):
         return columns

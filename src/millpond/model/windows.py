@@ -9,7 +9,7 @@ import numpy as np
 
 from millpond.arrays import Ints
 from millpond.errors import QueryTypeError
-from millpond.model.calendars.grids import LONGEST_DAYS, Dates, Grid, Regular, Unit
+from millpond.model.calendars.grids import LONGEST_DAYS, Dates, EdgeGrid, Regular, Unit
 from millpond.model.calendars.zone_offsets import DAY_US, check_zone
 from millpond.model.expressions import Expression
 from millpond.model.patterns.grammar import parse, variables_of
@@ -61,12 +61,12 @@ class Sliding(msgspec.Struct, frozen=True, tag_field="window", tag="sliding"):
         return self.size_us
 
     @property
-    def ends(self) -> Grid:
+    def ends(self) -> EdgeGrid:
         """The times at which windows end."""
         return Regular((self.offset_us + self.size_us) % self.slide_us, self.slide_us)
 
     @property
-    def edges(self) -> tuple[Grid, ...]:
+    def edges(self) -> tuple[EdgeGrid, ...]:
         """The times at which windows begin or end."""
         return Regular(self.offset_us, self.slide_us), self.ends
 
@@ -145,12 +145,12 @@ class Calendar(msgspec.Struct, frozen=True, tag_field="window", tag="calendar"):
         return LONGEST_DAYS[self.unit] * DAY_US
 
     @property
-    def ends(self) -> Grid:
+    def ends(self) -> EdgeGrid:
         """The times at which windows begin and end."""
         return Dates(self.unit, self.zone)
 
     @property
-    def edges(self) -> tuple[Grid, ...]:
+    def edges(self) -> tuple[EdgeGrid, ...]:
         """The times at which windows begin and end."""
         return (self.ends,)
 
@@ -221,12 +221,12 @@ class Cumulating(msgspec.Struct, frozen=True, tag_field="window", tag="cumulatin
         return self.size_us
 
     @property
-    def ends(self) -> Grid:
+    def ends(self) -> EdgeGrid:
         """The times at which windows end."""
         return Regular(self.offset_us % self.step_us, self.step_us)
 
     @property
-    def edges(self) -> tuple[Grid, ...]:
+    def edges(self) -> tuple[EdgeGrid, ...]:
         """The times at which windows begin or end."""
         return (self.ends,)
 

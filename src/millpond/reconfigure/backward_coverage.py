@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from millpond.errors import UnsupportedQuery
 from millpond.log.manifest import Manifest
-from millpond.model.calendars.grids import Grid, Regular
+from millpond.model.calendars.grids import EdgeGrid, Regular
 from millpond.model.expressions import Expression, parameters_of
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, expressions_of
@@ -97,7 +97,7 @@ def _tallied(query: Query) -> Iterator[tuple[str, tuple[Expression, ...], Expres
         yield from (("tally", tally.values, condition) for condition in tally.filters)
 
 
-def _cuts(plan: QueryPlan, grid: Grid) -> bool:
+def _cuts(plan: QueryPlan, grid: EdgeGrid) -> bool:
     """Whether windows of a query in force begin or end at all times of a grid."""
     window = plan.query.window
     return isinstance(window, Sliced) and any(edges.contains(grid) for edges in window.edges)

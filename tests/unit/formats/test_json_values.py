@@ -12,15 +12,17 @@ import pytest
 from kit.inputs.json_texts import KINDS, json_text
 from millpond.formats import csv_values, json_values
 from millpond.formats.csv_values import parse_csv
-from millpond.formats.json_checks import Column, Doubt, check_limits
+from millpond.formats.json_checks import Doubt, TextColumn, check_limits
 from millpond.formats.json_values import Mode, parse_texts
-from millpond.formats.text_parser import Parsed, Rows, TextParser
+from millpond.formats.text_parser import Parsed, Positions, TextParser
 from millpond.plan.options import kafka_parsers
 
-NUMBER = [Column("n", "bigint")]
+NUMBER = [TextColumn("n", "bigint")]
 
 
-def parse(*texts: bytes | None, columns: list[Column] = NUMBER, zone: str = "UTC", mode: Mode = Mode.STRICT) -> Parsed:
+def parse(
+    *texts: bytes | None, columns: list[TextColumn] = NUMBER, zone: str = "UTC", mode: Mode = Mode.STRICT
+) -> Parsed:
     return parse_texts(pa.array(texts, pa.binary()), columns, zone, mode)
 
 
@@ -57,7 +59,7 @@ def test_malformed_texts_are_separated_and_keep_no_values() -> None:
 def test_ordinary_texts_raise_no_doubt_whatever_the_size_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     dice = Random(1)
     texts = [json_text(dice, 0.0) for _ in range(300)]
-    columns = [Column(kind, kind) for kind in KINDS]
+    columns = [TextColumn(kind, kind) for kind in KINDS]
     at_once = parse(*texts, columns=columns)
     assert not at_once.malformed.any()
     monkeypatch.setattr(json_values, "_BLOCK_ROWS", 7)
@@ -71,7 +73,7 @@ def test_slices_of_arrays_are_parsed_like_copies() -> None:
 
 
 def test_a_time_without_an_offset_needs_utc_and_forms_are_not_mixed() -> None:
-    columns = [Column("t", "timestamp")]
+    columns = [TextColumn("t", "timestamp")]
     plain, offset = b'{"t":"2024-01-01T10:00:00"}', b'{"t":"2024-01-01T11:00:00+01:00"}'
     assert parse(plain, columns=columns).columns[0] == parse(offset, columns=columns).columns[0]
     berlin = parse(offset, columns=columns, zone="Europe/Berlin").columns[0]
@@ -121,7 +123,7 @@ def test_few_malformed_texts_of_many_take_few_parses(separator: str, monkeypatch
     """The empty separator stands for JSON. What each text is alone, it is among others."""
     dice, made = Random(1), {"n": "7", "x": "1.5", "b": "true", "t": "2026-01-31T12:30:00", "d": "2026-01-31", "s": "x"}
     kinds = ("int", "double", "boolean", "timestamp", "date", "string")
-    columns, texts = [Column(*one) for one in zip(made, kinds, strict=True)], []
+    columns, texts = [TextColumn(*one) for one in zip(made, kinds, strict=True)], []
     for row in range(4000):
         fields = made | ({} if row % 500 else {dice.choice("nxbtd"): "oops"})
         members = (f'"{k}":{v if k in "nxb" and v != "oops" else json.dumps(v)}' for k, v in fields.items())
@@ -129,7 +131,7 @@ def test_few_malformed_texts_of_many_take_few_parses(separator: str, monkeypatch
     parser = csv_values._Parser if separator else json_values._Parser
     parsed, sizes = parser._parsed, list[int]()
 
-    def counted(self: TextParser, rows: Rows, some: pa.BinaryArray) -> tuple[Rows, list[pa.Array]]:
+    def counted(self: TextParser, rows: Positions, some: pa.BinaryArray) -> tuple[Positions, list[pa.Array]]:
         sizes.append(len(some))
         return parsed(self, rows, some)  # type: ignore[arg-type]
 

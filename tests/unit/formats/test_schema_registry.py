@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kit.servers.registry_server import RegistryServer
-from millpond.connections import VARIABLE, Registry, Secret
+from millpond.connections import VARIABLE, SchemaRegistry, Secret
 from millpond.errors import SetupError, SourceError
 from millpond.formats.schema_registry import PATIENCE, Registered, Schemas, schemas_of
 
@@ -20,7 +20,7 @@ def test_each_schema_is_fetched_once_with_what_it_refers_to() -> None:
         inner = server.register("inner", "I")
         middle = server.register("middle", "M", references=("inner",))
         outer = server.register("tx-value", "O", "PROTOBUF", ("middle", "inner"))
-        schemas = Schemas(Registry(server.url + "/"))
+        schemas = Schemas(SchemaRegistry(server.url + "/"))
         schemas.learn(inner)
         schemas.learn(inner)
         assert server.asked == [f"/schemas/ids/{inner}"]
@@ -46,8 +46,8 @@ def test_a_registry_that_does_not_answer_is_an_error_and_not_a_missing_schema() 
     with RegistryServer(user="me") as server:
         number = server.register("s", "S")
         with pytest.raises(SourceError, match="status 401"):
-            Schemas(Registry(server.url)).learn(number)
-        schemas = Schemas(Registry(server.url, "me", Secret(env="PATH")))
+            Schemas(SchemaRegistry(server.url)).learn(number)
+        schemas = Schemas(SchemaRegistry(server.url, "me", Secret(env="PATH")))
         server.status = 503
         with pytest.raises(SourceError, match="status 503"):
             schemas.learn(number)
@@ -55,7 +55,7 @@ def test_a_registry_that_does_not_answer_is_an_error_and_not_a_missing_schema() 
         schemas.learn(number)
         assert schemas.known() == {number: Registered("AVRO", "S")}
     with pytest.raises(SourceError, match="does not answer"):
-        Schemas(Registry(server.url)).learn(1)
+        Schemas(SchemaRegistry(server.url)).learn(1)
 
 
 def test_a_registry_is_told_by_a_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,5 +84,5 @@ def test_an_answer_that_breaks_off_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as pool:
         answered = pool.submit(answer, listener)
         with pytest.raises(SourceError, match="does not answer"):
-            Schemas(Registry(f"http://127.0.0.1:{listener.getsockname()[1]}")).learn(1)
+            Schemas(SchemaRegistry(f"http://127.0.0.1:{listener.getsockname()[1]}")).learn(1)
         answered.result()

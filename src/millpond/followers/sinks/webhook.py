@@ -35,7 +35,7 @@ _PASSING = (408, 425, 429)
 """Response statuses below 500 after which the request is retried later."""
 
 
-class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class WebhookConnection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The address to call, as a named connection.
 
     A header may be a secret. `ca`: a PEM file to trust instead of the system's authorities. `seconds`: the limit of
@@ -140,7 +140,7 @@ class WebhookSink(RepeatingDelivery):
 
     def _post(self, body: bytes, key: str) -> None:
         if self._called is None:
-            address = named(self._options.connection, "http", Address)
+            address = named(self._options.connection, "http", WebhookConnection)
             self._called = address.client(), address.url
         client, url = self._called
         headers = {"content-type": "application/json", "idempotency-key": key}

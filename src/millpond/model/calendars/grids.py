@@ -55,7 +55,7 @@ class Regular(NamedTuple):
         # exact, however long a step
         return low + self.step_us * np.arange((high - low) // self.step_us + 1, dtype=np.int64)
 
-    def contains(self, other: Grid) -> bool:
+    def contains(self, other: EdgeGrid) -> bool:
         """Whether this grid has all times of another one."""
         if not isinstance(other, Regular):
             return False
@@ -99,7 +99,7 @@ class Dates(NamedTuple):
         begin = int(np.searchsorted(found, first_us, "right")) - 1
         return found[begin : int(np.searchsorted(found, last_us, "right")) + 1]
 
-    def contains(self, other: Grid) -> bool:
+    def contains(self, other: EdgeGrid) -> bool:
         """Whether this grid has all times of another one.
 
         >>> Dates("date", "UTC").contains(Dates("month", "UTC")), Dates("week", "UTC").contains(Dates("month", "UTC"))
@@ -141,5 +141,5 @@ _FINER_THAN: dict[Unit, tuple[Unit, ...]] = {
 }  # fmt: skip
 """By unit, the longer units that begin only where it begins."""
 
-Grid: TypeAlias = Regular | Dates
+EdgeGrid: TypeAlias = Regular | Dates
 """The times at which windows begin or end."""

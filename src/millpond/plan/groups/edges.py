@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from millpond.arrays import distinct_of
-from millpond.model.calendars.grids import Grid
+from millpond.model.calendars.grids import EdgeGrid
 from millpond.model.windows import Sliced
 
 Times: TypeAlias = npt.NDArray[np.int64]
@@ -59,7 +59,7 @@ def edges_between(windows: Sequence[Sliced], first_us: int, last_us: int) -> Tim
     return edges[begin : end + 1]
 
 
-def phases(windows: Sequence[Sliced]) -> set[Grid]:
+def phases(windows: Sequence[Sliced]) -> set[EdgeGrid]:
     """The grids on which the windows start and end.
 
     >>> from millpond.model.windows import Sliding

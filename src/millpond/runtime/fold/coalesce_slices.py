@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from millpond.arrays import Ints, distinct_of, distinct_rows, firsts_of, new_values, occurrences, ordered
-from millpond.model.calendars.grids import Grid, Regular
+from millpond.model.calendars.grids import EdgeGrid, Regular
 from millpond.model.windows import Sliced
 from millpond.plan.groups.edges import phases
 from millpond.plan.groups.plan import GroupPlan
@@ -39,7 +39,7 @@ class Edges(NamedTuple):
     `since`: for a grid, the time from which all its edges are needed. `more`: further edges, ascending.
     """
 
-    since: dict[Grid, int]
+    since: dict[EdgeGrid, int]
     more: Ints
 
     def around(self, starts_us: Ints, ends_us: Ints) -> tuple[Ints, Ints]:
@@ -65,9 +65,9 @@ class Edges(NamedTuple):
 
 def needed_edges(group: GroupPlan, mark: Watermark, tiles: Iterable[Cells]) -> Edges:
     """The edges of open and retained windows, of the grain of retention, and of existing and future tiles."""
-    since: dict[Grid, int] = {}
+    since: dict[EdgeGrid, int] = {}
 
-    def need(place: Grid, from_us: int) -> None:
+    def need(place: EdgeGrid, from_us: int) -> None:
         since[place] = min(from_us, since.get(place, from_us))
 
     for plan in group.celled:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from millpond.arrays import Mask
 from millpond.formats.csv_values import parse_csv
-from millpond.formats.json_checks import Column, Doubt
+from millpond.formats.json_checks import Doubt, TextColumn
 from millpond.formats.json_values import Mode, parse_texts
 from millpond.runtime.task.column_layout import DEAD, LETTER_COLUMN, ReadLayout, TextStream, column_name
 from millpond.runtime.task.obstacle import Obstacle, ObstacleError
@@ -65,7 +65,7 @@ class TextEvents:
         texts = letters.field("value")
         self._bytes += texts.nbytes
         try:
-            columns = [Column(*one) for one in text.columns]
+            columns = [TextColumn(*one) for one in text.columns]
             if text.separator:
                 parsed = parse_csv(texts, columns, text.zone, text.separator, strict=text.strict)
             else:

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from millpond.formats.csv_values import parse_lines
-from millpond.formats.json_checks import Column, Doubt
+from millpond.formats.json_checks import Doubt, TextColumn
 from millpond.runtime.inputs.file_parts import CsvForm, FilePart, NotEqual
 from millpond.runtime.inputs.text_blocks import blocks_of
 
 
 def read_csv(
-    part: FilePart, form: CsvForm, columns: Sequence[Column], zone: str
+    part: FilePart, form: CsvForm, columns: Sequence[TextColumn], zone: str
 ) -> Iterator[tuple[list[pa.Array], int]]:  # fmt: skip
     """The needed columns of the lines of a part, in batches, with the number of rows.
 

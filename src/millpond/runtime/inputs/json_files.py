@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from millpond.formats.json_checks import Column, Doubt
+from millpond.formats.json_checks import Doubt, TextColumn
 from millpond.formats.json_values import Mode, parse_texts
 from millpond.runtime.inputs.file_parts import FilePart, NotEqual
 from millpond.runtime.inputs.text_blocks import blocks_of
 
 
-def read_lines(part: FilePart, columns: Sequence[Column], zone: str) -> Iterator[tuple[list[pa.Array], int]]:
+def read_lines(part: FilePart, columns: Sequence[TextColumn], zone: str) -> Iterator[tuple[list[pa.Array], int]]:
     """The declared columns of the lines of a part, in batches, with the number of rows; `zone`: see `parse_texts`.
 
     Raises:

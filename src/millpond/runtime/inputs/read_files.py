@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from millpond.formats.json_checks import Column
+from millpond.formats.json_checks import TextColumn
 from millpond.kernels.columns import as_attempted, from_arrow
 from millpond.kernels.evaluate import Evaluator
 from millpond.kernels.scalar_functions import Uncovered
@@ -49,7 +49,7 @@ def _stored(rows: FileRows, part: FilePart, stored: Sequence[FileColumn]) -> Ite
     """Like `_columns`, for the columns that the file has itself."""
     if rows.format == "parquet":
         return read_columns(part.path, stored, part.share, part.shares)
-    columns = [Column(one.name, one.type) for one in stored]
+    columns = [TextColumn(one.name, one.type) for one in stored]
     if rows.csv is not None:
         folders = {value.name for value in part.values}
         form = rows.csv._replace(names=tuple(name for name in rows.csv.names if name not in folders))

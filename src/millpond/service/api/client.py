@@ -42,7 +42,7 @@ from millpond.service.api.messages import (
     check_sink_names,
     not_allowed,
 )
-from millpond.service.api.row_subscription import Rows
+from millpond.service.api.row_subscription import RowSubscription
 from millpond.service.api.service_files import TOKEN_VARIABLE, URL_VARIABLE, only_pond, places_of
 from millpond.service.api.sessions import Sessions
 
@@ -260,12 +260,12 @@ class Client:
         content = msgspec.json.encode(Push(key, raw))
         return self._call("POST", f"streams/{_segment(stream)}/events", PushDone, content=content)
 
-    def rows(self, name: str, *, after: str | None = None, patience: float = 60.0) -> Rows:
+    def rows(self, name: str, *, after: str | None = None, patience: float = 60.0) -> RowSubscription:
         """The rows of a query as they are committed: `for row in client.rows("alerts"): …`.
 
-        `after`: a position of an earlier subscription (`Rows.position`); None: from the next record on. `-1`: all rows
-        that are still kept. A cut connection is opened again, also at another address of `url`; NotServingError: after
-        `patience` seconds without an answer.
+        `after`: a position of an earlier subscription (`RowSubscription.position`); None: from the next record on.
+        `-1`: all rows that are still kept. A cut connection is opened again, also at another address of `url`;
+        NotServingError: after `patience` seconds without an answer.
         """
         path = f"queries/{_segment(name)}/rows"
 
@@ -283,7 +283,7 @@ class Client:
 
         start = str(self.status().record) if after is None else after
         urls = [self.url, *(url for url in self._urls if url != self.url)]
-        return Rows(open_at, urls, start, patience)
+        return RowSubscription(open_at, urls, start, patience)
 
     def close(self) -> None:
         """Close the connections."""

@@ -29,7 +29,7 @@ class SentEvent(NamedTuple):
     data: str
 
 
-class Rows(Iterator[dict[str, Any]]):
+class RowSubscription(Iterator[dict[str, Any]]):
     """The rows of a query, each once and in the order of the log; `next` waits for a row.
 
     `position`: the id after which rows are still to come. It advances with the last row of each event: then all rows

@@ -332,7 +332,7 @@ class Connection:
         shown = messages.row_description(answer.columns, answer.formats)
         self._client.sendall(shown if answer.columns else message(b"n"))
 
-    def _columns(self, statement: Statement, oids: Sequence[int]) -> tuple[Sequence[messages.Column], int]:
+    def _columns(self, statement: Statement, oids: Sequence[int]) -> tuple[Sequence[messages.ResultColumn], int]:
         assert self.session is not None
         if statement is _NOTHING:
             return (), 0

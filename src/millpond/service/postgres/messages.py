@@ -23,7 +23,7 @@ class ProtocolError(Exception):
     """The client violates the protocol; its connection is closed."""
 
 
-class Column(NamedTuple):
+class ResultColumn(NamedTuple):
     """A column of a result: its name, and the object id of its PostgreSQL type."""
 
     name: str
@@ -128,7 +128,7 @@ def parameter_status(settings: Mapping[str, str]) -> bytes:
     return b"".join(message(b"S", text(name), text(value)) for name, value in settings.items())
 
 
-def row_description(columns: Sequence[Column], formats: Sequence[int]) -> bytes:
+def row_description(columns: Sequence[ResultColumn], formats: Sequence[int]) -> bytes:
     """RowDescription: names, types and formats (0: text, 1: binary) of the columns of a result."""
     parts = [len(columns).to_bytes(2, "big")]
     for column, form in zip(columns, formats, strict=True):

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.errors import RequestError
-from millpond.service.postgres.messages import Column
+from millpond.service.postgres.messages import ResultColumn
 
 TEXT, BINARY = 0, 1
 
@@ -65,7 +65,7 @@ def oid_of(kind: str) -> int:
     return _OIDS.get(kind) or (NUMERIC if kind.startswith("DECIMAL") else TEXT_OID if kind.startswith("ENUM") else JSON)
 
 
-def formats_of(requested: Sequence[int], columns: Sequence[Column]) -> list[int]:
+def formats_of(requested: Sequence[int], columns: Sequence[ResultColumn]) -> list[int]:
     """The format of each column, as a client requests it: one for all columns, one for each, or none, which is text.
 
     Raises:
@@ -80,7 +80,7 @@ def formats_of(requested: Sequence[int], columns: Sequence[Column]) -> list[int]
     return wanted
 
 
-def projection(sql: str, columns: Sequence[Column], formats: Sequence[int]) -> str:
+def projection(sql: str, columns: Sequence[ResultColumn], formats: Sequence[int]) -> str:
     """The statement whose columns are what is sent: texts, or values of the type with the right bytes."""
     names = [f"c{place}" for place in range(len(columns))]
     shown = ", ".join(
@@ -110,7 +110,7 @@ def _value(name: str, oid: int) -> str:
     return f"CAST({name} AS {TYPES[oid]})"
 
 
-def data_rows(batch: pa.RecordBatch, columns: Sequence[Column], formats: Sequence[int]) -> bytes:
+def data_rows(batch: pa.RecordBatch, columns: Sequence[ResultColumn], formats: Sequence[int]) -> bytes:
     """The `DataRow` messages of the rows of a projection."""
     rows = batch.num_rows
     sizes = np.full(rows, 6, np.int64)

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from millpond.errors import MillpondError, QueryError, QueryRefused, QuerySyntaxError, QueryTypeError
 from millpond.service.postgres.client_catalog import DATABASE, catalog_statements
-from millpond.service.postgres.messages import Column
+from millpond.service.postgres.messages import ResultColumn
 from millpond.service.postgres.result_format import oid_of
 
 ROWS_AT_ONCE = 2048
@@ -158,7 +158,7 @@ class Sandbox:
                 parameters.add(_parameter(sql, node))
         return Checked(frozenset(tables), tuple(sorted(parameters)))
 
-    def columns(self, sql: str) -> list[Column]:
+    def columns(self, sql: str) -> list[ResultColumn]:
         """The columns of a checked statement, without running it.
 
         Raises:
@@ -167,7 +167,7 @@ class Sandbox:
         with _failures():
             relation = self._connection.sql(sql)
         kinds = zip(relation.columns, relation.types, strict=True)
-        return [Column(name, oid_of(str(kind))) for name, kind in kinds]
+        return [ResultColumn(name, oid_of(str(kind))) for name, kind in kinds]
 
     def batches(self, sql: str) -> Iterator[pa.RecordBatch]:
         """The rows of a checked statement.

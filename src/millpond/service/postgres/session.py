@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from millpond.service.postgres.client_sql import Statement, adapted
-from millpond.service.postgres.messages import Column
+from millpond.service.postgres.messages import ResultColumn
 from millpond.service.postgres.pond_tables import CATALOG, PUBLIC, PondTables, Table
 from millpond.service.postgres.result_format import TEXT, TEXT_OID, formats_of, parameter, projection
 from millpond.service.postgres.sandbox import Sandbox, StatementError, with_values
@@ -69,7 +69,7 @@ class Answer(NamedTuple):
     """
 
     tag: str
-    columns: Sequence[Column] = ()
+    columns: Sequence[ResultColumn] = ()
     formats: Sequence[int] = ()
     batches: Iterator[pa.RecordBatch] = iter(())
     counted: bool = False
@@ -104,7 +104,7 @@ class Session:
         if self.transaction == "T":
             self.transaction = "E"
 
-    def columns(self, statement: Statement, oids: Sequence[int]) -> tuple[list[Column], int]:
+    def columns(self, statement: Statement, oids: Sequence[int]) -> tuple[list[ResultColumn], int]:
         """The columns of a statement that is not run yet, none if it has no rows; and the number of its parameters."""
         sql = self._select(statement)
         if isinstance(sql, list):
@@ -179,7 +179,7 @@ class Session:
         found = _LEVEL.search(statement.text)
         return default if found is None else not found[1].upper().startswith("READ")
 
-    def _select(self, statement: Statement) -> str | list[Column] | None:
+    def _select(self, statement: Statement) -> str | list[ResultColumn] | None:
         """The SELECT that answers a statement, or the column of a setting; None: it has no rows."""
         verb, _, rest = statement.words.partition(" ")
         if verb in (*_BEGIN, *_END, *_UNDO, *_WITHOUT_EFFECT):
@@ -187,7 +187,7 @@ class Session:
         if verb == "SHOW" and rest in _LISTS:
             return _LISTS[rest]
         if verb == "SHOW" and _setting(statement.words) in SETTINGS:
-            return [Column(_setting(statement.words), TEXT_OID)]
+            return [ResultColumn(_setting(statement.words), TEXT_OID)]
         return adapted(statement.text)
 
     def _list(self) -> None:

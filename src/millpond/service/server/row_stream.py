@@ -73,7 +73,7 @@ class Position(NamedTuple):
         return f"{self.n}.{self.parts}" if self.parts else str(self.n)
 
 
-class Read(NamedTuple):
+class NextEvent(NamedTuple):
     """An event to send, if there is one, and the position after it."""
 
     event: bytes | None
@@ -91,7 +91,7 @@ class RowStream:
         self._seen: tuple[float, tuple[Truth, PondSpec] | None] = (-_LOOK_SECONDS, None)
         self._subscribers = 0
 
-    def begin(self, query: str, after: str | None) -> Read:
+    def begin(self, query: str, after: str | None) -> NextEvent:
         """What a subscription begins with: the event after the one with the id `after`, or that of the next record.
 
         Raises:
@@ -107,7 +107,7 @@ class RowStream:
         self._check_number()
         return first
 
-    async def events(self, query: str, first: Read) -> AsyncGenerator[bytes, None]:
+    async def events(self, query: str, first: NextEvent) -> AsyncGenerator[bytes, None]:
         """The events of a subscription from the first one on, until the service stops or the rows cannot be read."""
         self._subscribers += 1
         heard, (event, position) = monotonic(), first
@@ -161,7 +161,7 @@ class RowStream:
             raise RequestError(f"The rows of {name} are only counted.", "Give it a sink, such as `subscribers`.")
         return found[0]
 
-    def _after(self, query: str, position: Position) -> Read:
+    def _after(self, query: str, position: Position) -> NextEvent:
         """The next event after the position, if one of the next records has rows."""
         truth = self._pond_with(query)
         for n in range(position.n + 1, min(truth.manifest.n, position.n + _RECORDS_AT_ONCE) + 1):
@@ -176,7 +176,7 @@ class RowStream:
             if table is not None:
                 return _part(n, table, position.parts)
             position = Position(n, oldest=position.oldest)
-        return Read(None, position)
+        return NextEvent(None, position)
 
     def _entry(self, truth: Truth, n: int) -> Entry:
         with self._lock:
@@ -196,13 +196,13 @@ class RowStream:
             return self._rows[1]
 
 
-def _part(n: int, table: pa.Table, parts: int) -> Read:
+def _part(n: int, table: pa.Table, parts: int) -> NextEvent:
     """The event with the rows of record `n` after its first `parts` events; the id of the last event is `n`."""
     rows = table.slice(parts * ROWS_OF_EVENT, ROWS_OF_EVENT)
     last = (parts + 1) * ROWS_OF_EVENT >= len(table)
     position = Position(n) if last else Position(n - 1, parts + 1)
     objects = ",".join(json_objects(rows, omit_nulls=False).to_pylist())
-    return Read(_event("rows", str(position), f'{{"record":{n},"rows":[{objects}]}}'.encode()), position)
+    return NextEvent(_event("rows", str(position), f'{{"record":{n},"rows":[{objects}]}}'.encode()), position)
 
 
 def _event(kind: str, position: str, data: bytes) -> bytes:

@@ -67,7 +67,7 @@ FileSink = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option("--sink", metavar="FORMAT", help=f"{_BELOW_OUT} (below --out), or {_OTHERS}."),
 ]
-Address = Annotated[
+ConnectionName = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option("--connection", metavar="NAME", help=f"The operator's connection for the sinks {_CONNECTED}."),
 ]
@@ -173,7 +173,7 @@ def _changes(app: typer.Typer) -> None:
             Optional[str],  # noqa: UP045
             typer.Option("--correct-for", metavar="TIME", help="Correct emitted rows for events that are so late."),
         ] = None,
-        deduplicate: Deduplicated = None, deduplicate_within: Within = None, connection: Address = None,
+        deduplicate: Deduplicated = None, deduplicate_within: Within = None, connection: ConnectionName = None,
         topic: Topic = None, table: SinkTable = None, state_ttl: StateTtl = None, time_zone: TimeZone = None,
         late_by: Annotated[str, typer.Option("--late-by", help="event, window (if it has closed), or join.")] = "event",
         budget: Annotated[

@@ -171,7 +171,7 @@ def _options(properties: str) -> Iterator[tuple[str, Any]]:
         at = found.end()
 
 
-class Address(NamedTuple):
+class SqlAddress(NamedTuple):
     """Where SQL is answered (HOST:PORT, of several services separated by commas), the token, and a certificate."""
 
     at: str
@@ -200,14 +200,14 @@ class Endpoint:
         SetupError: psycopg is missing. NotServingError: nobody answers. RequestError: a statement fails.
     """
 
-    def __init__(self, find: Callable[[], Address]) -> None:
+    def __init__(self, find: Callable[[], SqlAddress]) -> None:
         try:
             import psycopg
         except ModuleNotFoundError as error:
             raise SetupError(f"The SQL shell needs psycopg: {error}.", f"Run `{install('sql')}`.") from error
         self._psycopg, self._find = psycopg, find
         self._connection: psycopg.Connection[Any] | None = None
-        self._address: Address | None = None
+        self._address: SqlAddress | None = None
 
     def rows(self, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         """The names of the columns, and the rows."""
@@ -221,7 +221,7 @@ class Endpoint:
         self._connect(now)
         return self._executed(statement)
 
-    def _connect(self, address: Address) -> None:
+    def _connect(self, address: SqlAddress) -> None:
         arguments, self._address = address.arguments(), address
         try:
             self._connection = self._psycopg.connect(**arguments)
@@ -360,7 +360,7 @@ def completions(words: set[str], text: str) -> list[str]:
 
 
 @contextmanager
-def own_endpoint(pond: Given, store: str, token: str) -> Iterator[Address]:
+def own_endpoint(pond: Given, store: str, token: str) -> Iterator[SqlAddress]:
     """An endpoint for this shell alone, which reads the pond at an address; `store`: where served rows are kept.
 
     Raises:
@@ -379,13 +379,13 @@ def own_endpoint(pond: Given, store: str, token: str) -> Iterator[Address]:
             sleep(_PAUSE_SECONDS)
         else:
             raise SetupError("The SQL endpoint of this shell does not start.", "See the lines above.")
-        yield Address(f"127.0.0.1:{listener.port}", token, None)
+        yield SqlAddress(f"127.0.0.1:{listener.port}", token, None)
 
 
 def _address(
     folder: Path | None, url: str | None, pg: str | None, token: str | None, authority: Path | None,
-    start: Callable[[Path, str], Address],
-) -> Address:  # fmt: skip
+    start: Callable[[Path, str], SqlAddress],
+) -> SqlAddress:  # fmt: skip
     """Where SQL is answered: at `pg`, else by the leader that serves the pond of a folder now, else by an endpoint that
     `start` starts for the pond.
     """
@@ -402,7 +402,7 @@ def _address(
         token, certificate = token or places.known_secret(), certificate or leader.certificate
         if (pg := pg or leader.pg) is None:
             return start(pond, token)
-    return Address(pg, token, certificate)
+    return SqlAddress(pg, token, certificate)
 
 
 def _client(folder: Path | None, url: str | None, pg: str | None, token: str | None, authority: Path | None) -> Client:

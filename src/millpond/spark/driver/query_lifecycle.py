@@ -17,7 +17,7 @@ from enum import Enum, auto
 from millpond.errors import MillpondError
 
 
-class State(Enum):
+class Phase(Enum):
     """What the streaming query does."""
 
     IDLE = auto()
@@ -43,24 +43,24 @@ class Step(Enum):
     FINISH = auto()
 
 
-TRANSITIONS: Mapping[tuple[State, Step], State] = {
-    (State.IDLE, Step.START): State.WAITING,
-    (State.REREADING, Step.START): State.WAITING,
-    (State.WAITING, Step.BEGIN): State.EPOCH,
-    (State.EPOCH, Step.END): State.WAITING,
-    (State.EPOCH, Step.REREAD): State.REREADING,
-    (State.EPOCH, Step.FAIL): State.FAILED,
+TRANSITIONS: Mapping[tuple[Phase, Step], Phase] = {
+    (Phase.IDLE, Step.START): Phase.WAITING,
+    (Phase.REREADING, Step.START): Phase.WAITING,
+    (Phase.WAITING, Step.BEGIN): Phase.EPOCH,
+    (Phase.EPOCH, Step.END): Phase.WAITING,
+    (Phase.EPOCH, Step.REREAD): Phase.REREADING,
+    (Phase.EPOCH, Step.FAIL): Phase.FAILED,
     # The callback ends after it has said why.
-    (State.REREADING, Step.END): State.REREADING,
-    (State.FAILED, Step.END): State.FAILED,
+    (Phase.REREADING, Step.END): Phase.REREADING,
+    (Phase.FAILED, Step.END): Phase.FAILED,
     # A run can end before its callback, if the JVM has ended or the main thread was interrupted.
-    (State.IDLE, Step.REREAD): State.IDLE,
-    (State.IDLE, Step.FAIL): State.IDLE,
-    (State.IDLE, Step.END): State.IDLE,
-    (State.WAITING, Step.REREAD): State.REREADING,
-    (State.WAITING, Step.FAIL): State.FAILED,
-    (State.WAITING, Step.END): State.WAITING,
-    **{(state, Step.FINISH): State.IDLE for state in State},
+    (Phase.IDLE, Step.REREAD): Phase.IDLE,
+    (Phase.IDLE, Step.FAIL): Phase.IDLE,
+    (Phase.IDLE, Step.END): Phase.IDLE,
+    (Phase.WAITING, Step.REREAD): Phase.REREADING,
+    (Phase.WAITING, Step.FAIL): Phase.FAILED,
+    (Phase.WAITING, Step.END): Phase.WAITING,
+    **{(state, Step.FINISH): Phase.IDLE for state in Phase},
 }
 """The state after a step; a pair that is missing cannot happen."""
 
@@ -70,11 +70,11 @@ class QueryLifecycle:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._state, self._callback, self._stop = State.IDLE, 0, False
+        self._state, self._callback, self._stop = Phase.IDLE, 0, False
         self._failure: MillpondError | None = None
 
     @property
-    def state(self) -> State:
+    def state(self) -> Phase:
         """The current state."""
         return self._state
 
@@ -101,11 +101,11 @@ class QueryLifecycle:
     def may_stop(self) -> bool:
         """Whether a stop was requested and no epoch runs; none can begin then."""
         with self._lock:
-            return self._stop and self._state is not State.EPOCH
+            return self._stop and self._state is not Phase.EPOCH
 
     def start(self) -> None:
         """A streaming query is about to start."""
-        if self._state is State.IDLE:
+        if self._state is Phase.IDLE:
             self._failure = None
         self._take(Step.START)
 
@@ -113,7 +113,7 @@ class QueryLifecycle:
         """Begin an epoch in the calling thread; return False if none may begin: a stop was requested, or the run ended.
         """
         with self._lock:
-            if self._stop or self._state is State.IDLE:
+            if self._stop or self._state is Phase.IDLE:
                 return False
             self._state, self._callback = TRANSITIONS[self._state, Step.BEGIN], threading.get_ident()
             return True

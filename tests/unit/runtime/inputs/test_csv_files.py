@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.formats.json_checks import Column
+from millpond.formats.json_checks import TextColumn
 from millpond.runtime.inputs.csv_files import read_csv
 from millpond.runtime.inputs.file_parts import CsvForm, FilePart, NotEqual
 
 FORM = CsvForm(("s", "x", "n"), ",")
-COLUMNS = [Column("n", "int"), Column("s", "string")]
+COLUMNS = [TextColumn("n", "int"), TextColumn("s", "string")]
 
 
 def rows(path: Path, form: CsvForm = FORM, shares: int = 1) -> list[tuple[Any, ...]]:

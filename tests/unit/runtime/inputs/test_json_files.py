@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.formats.json_checks import Column
+from millpond.formats.json_checks import TextColumn
 from millpond.runtime.inputs import text_blocks
 from millpond.runtime.inputs.file_parts import FilePart, NotEqual
 from millpond.runtime.inputs.json_files import read_lines
 
-NUMBER = [Column("n", "bigint")]
+NUMBER = [TextColumn("n", "bigint")]
 
 
 def numbers(path: Path, shares: int = 1, size: int | None = None) -> list[int | None]:

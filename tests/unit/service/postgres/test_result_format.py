@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from millpond.service.postgres import connection, result_format
 from millpond.service.postgres.client_sql import Statement
 from millpond.service.postgres.connection import _Portal
-from millpond.service.postgres.messages import Column
+from millpond.service.postgres.messages import ResultColumn
 from millpond.service.postgres.result_format import BINARY, DATE, INTERVAL, NUMERIC, TIMESTAMP, data_rows, parameter
 from millpond.service.postgres.session import Answer
 
@@ -50,7 +50,7 @@ def test_decimal_parameters_keep_all_digits(value: Decimal) -> None:
 def test_infinity_is_that_of_postgresql() -> None:
     sql = "SELECT * FROM (VALUES ('infinity'::TIMESTAMP, '-infinity'::DATE), (NULL, DATE '2000-01-02')) ORDER BY 1"
     (batch,) = duckdb.sql(sql).to_arrow_reader(10)
-    rows = data_rows(batch, [Column("a", TIMESTAMP), Column("b", DATE)], [BINARY, BINARY])
+    rows = data_rows(batch, [ResultColumn("a", TIMESTAMP), ResultColumn("b", DATE)], [BINARY, BINARY])
     first = struct.pack(">chhhhh", b"D", 0, 26, 2, 0, 8) + struct.pack(">qii", 2**63 - 1, 4, -(2**31))
     assert rows == first + struct.pack(">cihiii", b"D", 18, 2, -1, 4, 1)
 

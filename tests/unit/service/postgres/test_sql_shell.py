@@ -17,7 +17,7 @@ from millpond.errors import NotServingError, QueryRefused, RequestError, SetupEr
 from millpond.service.api.messages import Changed, QueryShown
 from millpond.service.api.service_files import Leader, Places
 from millpond.service.terminal.commands import _lines
-from millpond.service.terminal.sql_shell import Address, Change, Endpoint, Shell, change_of
+from millpond.service.terminal.sql_shell import Change, Endpoint, Shell, SqlAddress, change_of
 from millpond.service.terminal.text import table_lines
 
 
@@ -33,14 +33,14 @@ def test_a_script_in_a_pipe_needs_no_last_semicolon_and_ends_at_an_error(served:
 
 
 def test_a_token_does_not_cross_a_network_in_plain_text() -> None:
-    assert Address("127.0.0.1:1", "t", None).arguments()["sslmode"] == "disable"
-    both = Address("127.0.0.1:1,pond.example:2", "t", None).arguments()
+    assert SqlAddress("127.0.0.1:1", "t", None).arguments()["sslmode"] == "disable"
+    both = SqlAddress("127.0.0.1:1,pond.example:2", "t", None).arguments()
     assert (both["host"], both["port"], both["sslmode"]) == ("127.0.0.1,pond.example", "1,2", "verify-full")
 
 
 def test_the_shell_asks_the_new_leader_after_a_takeover(served: Any) -> None:
     leaders = ["127.0.0.1:1", f"127.0.0.1:{served.port}", f"localhost:{served.port}"]
-    endpoint = Endpoint(lambda: Address(leaders[0], served.token, None))
+    endpoint = Endpoint(lambda: SqlAddress(leaders[0], served.token, None))
     with pytest.raises(NotServingError, match=r"127\.0\.0\.1:1"):
         endpoint.rows("SELECT 1 AS x")
     del leaders[0]
@@ -96,7 +96,7 @@ def test_a_script_gets_rows_as_a_table_and_as_json(served: Any) -> None:
 def test_a_prompt_goes_on_after_an_error_and_reads_statements_of_several_lines(
     served: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    endpoint = Endpoint(lambda: Address(f"127.0.0.1:{served.port}", served.token, None))
+    endpoint = Endpoint(lambda: SqlAddress(f"127.0.0.1:{served.port}", served.token, None))
     session = Shell(lambda: None, lambda: endpoint, 80, False, None, False)  # type: ignore[arg-type,return-value]
     answered = session._read
     monkeypatch.setattr(session, "_read", lambda sql: interrupted() if sql == "long" else answered(sql))

@@ -28,7 +28,7 @@ from millpond.service.api.client import Client
 from millpond.service.api.row_subscription import SentEvent, sent_events
 from millpond.service.server import row_stream
 from millpond.service.server.log_reader import LogReader
-from millpond.service.server.row_stream import Position, Read, RowStream
+from millpond.service.server.row_stream import NextEvent, Position, RowStream
 
 STREAM = Stream("tx", (Field("ts", "timestamp"), Field("v", "bigint")))
 VALUE = (Named("v", Column("v", "bigint")),)
@@ -163,7 +163,7 @@ def test_a_long_log_without_rows_is_read_in_pieces(bench: Bench, monkeypatch: py
 
 def test_subscriptions_end_when_the_service_stops(bench: Bench) -> None:
     async def reading() -> list[bytes]:
-        return [sent async for sent in bench.rows.events("one", Read(None, Position(-1)))]
+        return [sent async for sent in bench.rows.events("one", NextEvent(None, Position(-1)))]
 
     bench.rows.end()
     assert asyncio.run(reading()) == []

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.errors import MillpondError, SparkError
-from millpond.spark.driver.query_lifecycle import TRANSITIONS, QueryLifecycle, State, Step
+from millpond.spark.driver.query_lifecycle import TRANSITIONS, Phase, QueryLifecycle, Step
 
 
 def in_epoch() -> QueryLifecycle:
@@ -25,14 +25,14 @@ def failure() -> MillpondError:
 
 def test_epochs_begin_and_end_in_the_callbacks_thread() -> None:
     life = in_epoch()
-    assert life.state is State.EPOCH and life.in_callback
+    assert life.state is Phase.EPOCH and life.in_callback
     other = threading.Thread(target=lambda: seen.append(life.in_callback))
     seen: list[bool] = []
     other.start()
     other.join()
     assert seen == [False]
     life.end()
-    assert life.state is State.WAITING and not life.in_callback
+    assert life.state is Phase.WAITING and not life.in_callback
 
 
 def test_no_epoch_begins_after_a_requested_stop_nor_outside_a_run() -> None:
@@ -58,7 +58,7 @@ def test_a_batch_that_is_left_is_run_by_the_next_query() -> None:
     life = in_epoch()
     life.reread()
     life.end()
-    assert life.state is State.REREADING
+    assert life.state is Phase.REREADING
     life.start()
     assert life.begin()
 
@@ -67,7 +67,7 @@ def test_a_failure_is_kept_until_the_next_run() -> None:
     life, why = in_epoch(), failure()
     life.fail(why)
     life.end()
-    assert life.state is State.FAILED and life.failure is why
+    assert life.state is Phase.FAILED and life.failure is why
     assert not life.finish()
     assert life.failure is why
     life.start()
@@ -79,7 +79,7 @@ def test_a_callback_that_outlives_its_run_does_no_harm() -> None:
     life.finish()
     life.fail(failure())
     life.end()
-    assert life.state is State.IDLE
+    assert life.state is Phase.IDLE
 
 
 def test_a_step_that_is_not_in_the_table_is_a_defect() -> None:
@@ -91,10 +91,10 @@ def test_a_step_that_is_not_in_the_table_is_a_defect() -> None:
 @given(st.lists(st.sampled_from(Step), max_size=20))
 def test_a_failed_query_only_ends(steps: list[Step]) -> None:
     """From every reachable state, a run can be finished; and nothing but that leaves FAILED."""
-    state = State.IDLE
+    state = Phase.IDLE
     for step in steps:
         after = TRANSITIONS.get((state, step))
         if after is not None:
-            assert state is not State.FAILED or after is State.FAILED or step is Step.FINISH
+            assert state is not Phase.FAILED or after is Phase.FAILED or step is Step.FINISH
             state = after
-    assert TRANSITIONS[state, Step.FINISH] is State.IDLE
+    assert TRANSITIONS[state, Step.FINISH] is Phase.IDLE
