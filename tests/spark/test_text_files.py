@@ -24,9 +24,8 @@ from millpond.formats.json_checks import Doubt, TextColumn
 from millpond.formats.json_values import final_type
 from millpond.model.stream import Field, Stream
 from millpond.plan.explain.plan_text import explain
-from millpond.runtime.inputs.csv_files import read_csv
 from millpond.runtime.inputs.file_parts import CsvForm, FilePart, NotEqual
-from millpond.runtime.inputs.json_files import read_lines
+from millpond.runtime.inputs.text_files import read_csv, read_lines
 from millpond.spark.session.session import reading_session
 from millpond.spark.sources.value_formats import parsed
 

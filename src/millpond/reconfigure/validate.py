@@ -300,14 +300,14 @@ def rollback(pond: KnownPond, name: str, who: str = "") -> Promote:
     return Promote(name, who, back=True, since_us=_exchanged_at(pond, name, "rolled back"))
 
 
-def halt(pond: KnownPond, name: str, why: str, who: str = "") -> Halt:
+def halt(pond: KnownPond, name: str, why: str) -> Halt:
     """Quarantine a query that exceeds its budget, or exhausted the JVM's memory.
 
     Raises:
         ChangeRefused: the query does not exist, is quarantined already, or other queries read its rows.
     """
     check_move(pond.spec, name, "halt")
-    return Halt(name, why, who)
+    return Halt(name, why)
 
 
 def discard(pond: KnownPond, name: str, who: str = "") -> Discard:

@@ -42,8 +42,8 @@ def _write(**rows: str | None) -> list[TableWrite]:
     return [TableWrite("t", keys, [None if value is None else value.encode() for value in rows.values()])]
 
 
-def _values(store: BucketStore, bucket: int, *keys: str, table: str = "t") -> list[bytes | None]:
-    return store.read(bucket, table, [key.encode() for key in keys]).values
+def _values(store: BucketStore, bucket: int, *keys: str) -> list[bytes | None]:
+    return store.read(bucket, "t", [key.encode() for key in keys]).values
 
 
 def _fresh_store_is_empty(store: BucketStore) -> None:

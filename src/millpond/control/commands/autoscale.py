@@ -133,7 +133,7 @@ class Advice(msgspec.Struct, frozen=True):
     why: str
 
 
-def advice(folder: Given, policy: Policy, stretch_us: int = 6 * LOOK_EVERY_US) -> Advice:
+def advice(folder: Given, policy: Policy) -> Advice:
     """The advice for the pond in `folder`, from its newest epochs on the current instances; nothing is changed.
 
     Raises:
@@ -141,7 +141,7 @@ def advice(folder: Given, policy: Policy, stretch_us: int = 6 * LOOK_EVERY_US) -
         CorruptError: its log cannot be read.
     """
     truth, spec = read_truth(folder)
-    records = _newest(truth.log, truth.manifest, stretch_us)
+    records = _newest(truth.log, truth.manifest)
     seen = observed(records[0].at, records[1:]) if records else None
     if seen is None:
         raise ForeignPondError(f"The pond in {folder} has not run long enough.", "Let it run for some epochs more.")
@@ -179,13 +179,13 @@ def advice_text(found: Advice) -> str:
     return f"{measured}\n{what}: {found.why}"
 
 
-def _newest(log: Log, manifest: Manifest, stretch_us: int) -> list[EpochRecord]:
-    """The newest epochs on one number of instances, the oldest first."""
+def _newest(log: Log, manifest: Manifest) -> list[EpochRecord]:
+    """The newest epochs on one number of instances, the oldest first; at most those of six looks of an autoscaler."""
     found: list[EpochRecord] = []
     for _, record in newest_records(log, manifest.n):
         if not isinstance(record, EpochRecord):
             continue
-        if found and (len(record.receipts) != len(found[0].receipts) or record.at < found[0].at - stretch_us):
+        if found and (len(record.receipts) != len(found[0].receipts) or record.at < found[0].at - 6 * LOOK_EVERY_US):
             break
         found.append(record)
     return found[::-1]

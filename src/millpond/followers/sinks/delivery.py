@@ -82,4 +82,4 @@ class RepeatingDelivery(FileDelivery):
         before = self.cursor().n
         self._last_cursor = to
         self._file.write(to)
-        return f"receives the rows of the records after {to.n} again (it had those up to record {before})"
+        return f"receives the rows after record {to.n} again (it had those up to record {before})"

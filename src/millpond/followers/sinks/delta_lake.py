@@ -53,7 +53,7 @@ class DeltaSink(FileDelivery):
         """See `Reversible.rewind`: Delta keeps the number of what it has."""
         raise ahead(
             self.name, self.cursor(), to.n,
-            f"Rows of the records after {to.n} cannot be taken back from the table {self._path}. Restore the folder "
+            f"Rows after record {to.n} cannot be taken back from the table {self._path}. Restore the folder "
             "`log` from a newer copy, or begin a new pond that writes to a new table.",
         )  # fmt: skip
 

@@ -99,7 +99,7 @@ class KafkaSink:
 
     def rewind(self, to: Cursor) -> str:
         """See `Reversible.rewind`: rows in a topic cannot be removed."""
-        what = f"Rows of the records after {to.n} cannot be taken back from the topic {self._topic.name}."
+        what = f"Rows after record {to.n} cannot be taken back from the topic {self._topic.name}."
         group = (
             f"set the offset of the group {self._publisher.name} for partition 0 of the topic to {to.n + 1} and "
             if self._topic.transactions else ""

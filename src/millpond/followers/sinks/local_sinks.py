@@ -38,7 +38,7 @@ class NoopSink:
 
     def rewind(self, to: Cursor) -> str:
         self._cursor_file.write(to)
-        return f"shows the rows of the records after {to.n} again"
+        return f"shows the rows after record {to.n} again"
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
         if is_next(self.name, self.cursor(), record):

@@ -162,7 +162,7 @@ class PostgresSink(Delivery):
         if not self._table.rows.key:
             raise ahead(
                 self.name, self.cursor(), to.n,
-                f"Rows of the table {self._table.name} have no key, so those of the records after {to.n} cannot be "
+                f"Rows of the table {self._table.name} have no key, so those after record {to.n} cannot be "
                 "found. Restore the folder `log` from a newer copy; or delete them yourself, if you can, run "
                 f"`{by_hand}`, and repair again.",
             )  # fmt: skip

@@ -130,7 +130,7 @@ class KeyedSink:
         """See `Reversible.rewind`: rows carry the numbers of their records, and only newer ones replace them."""
         raise ahead(
             self.name, self.cursor(), to.n,
-            f"Rows in Redis of the records after {to.n} cannot be taken back. Restore the folder `log` from a newer "
+            f"Rows in Redis after record {to.n} cannot be taken back. Restore the folder `log` from a newer "
             f"copy; or delete the keys, write {{\"n\": {to.n}}} into {self._cursor_file.path}, and repair again: "
             "keys then have the rows that are emitted from now on.",
         )  # fmt: skip

@@ -20,14 +20,11 @@ _TEMPORARY = ".tmp-"
 
 
 class LocalFolder:
-    """A `port.Folder` on a local disk; a missing folder is created.
+    """A `port.Folder` on a local disk; a missing folder is created."""
 
-    `token` makes the names of temporary files unique among all processes that share the folder.
-    """
-
-    def __init__(self, path: Path, token: str | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._token = token or writer_token()
+        self._token = writer_token()  # temporary files have unique names among all processes that share the folder
         self._attempts = itertools.count()
         with self._explained():
             path.mkdir(parents=True, exist_ok=True)

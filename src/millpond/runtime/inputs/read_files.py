@@ -12,11 +12,10 @@ from millpond.kernels.columns import as_attempted, from_arrow
 from millpond.kernels.evaluate import Evaluator
 from millpond.kernels.scalar_functions import Uncovered
 from millpond.model.expressions import columns_of
-from millpond.runtime.inputs.csv_files import read_csv
 from millpond.runtime.inputs.file_parts import NOWHERE, FileColumn, FilePart, FileRows, FileTask, NotEqual
-from millpond.runtime.inputs.json_files import read_lines
 from millpond.runtime.inputs.parquet_files import read_columns
 from millpond.runtime.inputs.partition_folders import split_columns
+from millpond.runtime.inputs.text_files import read_csv, read_lines
 from millpond.runtime.task.obstacle import Obstacle, ObstacleError
 from millpond.state.keys.keys import plain
 

@@ -87,15 +87,15 @@ def export(settings: Mapping[str, Any]) -> None:
             os.environ.setdefault(BY_NAME[name].variable, str(value))
 
 
-def named_pond(settings: Mapping[str, Any] | None = None) -> Path | None:
+def named_pond() -> Path | None:
     """The pond's folder by the environment and the file of settings; None: they name none.
 
     Raises:
         SetupError: see `read_settings`.
     """
-    found: dict[str, Any] = dict(read_settings() if settings is None else settings)
+    settings = read_settings()
     for name in ("checkpoint", "file"):
-        if given := os.environ.get(BY_NAME[name].variable) or found.get(name):
+        if given := os.environ.get(BY_NAME[name].variable) or settings.get(name):
             return Path(given) if name == "checkpoint" else Path(given).with_suffix(".pond")
     return None
 

@@ -31,7 +31,7 @@ from millpond.runtime.inputs.file_parts import (
     FolderValue,
 )
 from millpond.runtime.inputs.partition_folders import folder_values
-from millpond.runtime.inputs.text_blocks import GZIP
+from millpond.runtime.inputs.text_files import GZIP
 from millpond.runtime.scheduling.attempts import ArrowEpochs
 from millpond.runtime.task.column_layout import ReadLayout
 from millpond.runtime.task.obstacle import Obstacle

@@ -49,12 +49,11 @@ def silence(master: str, seconds: float, failure: str | None) -> str:
     )
 
 
-def watch_executors(spark: SparkSession, log: Path | None, seconds: float = PATIENCE_SECONDS) -> threading.Thread:
-    """Print one line if no executor registers within `seconds`; returns the thread that waits for it."""
+def watch_executors(spark: SparkSession, log: Path | None) -> threading.Thread:
+    """Print one line if no executor registers within `PATIENCE_SECONDS`; returns the thread that waits for it."""
     context = spark.sparkContext
-    waiting = threading.Thread(
-        target=_wait, args=(_registered_in(spark), str(context.master), log, seconds), name="executors", daemon=True
-    )
+    arguments = _registered_in(spark), str(context.master), log, PATIENCE_SECONDS
+    waiting = threading.Thread(target=_wait, args=arguments, name="executors", daemon=True)
     waiting.start()
     return waiting
 

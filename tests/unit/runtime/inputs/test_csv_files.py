@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.formats.json_checks import TextColumn
-from millpond.runtime.inputs.csv_files import read_csv
 from millpond.runtime.inputs.file_parts import CsvForm, FilePart, NotEqual
+from millpond.runtime.inputs.text_files import read_csv
 
 FORM = CsvForm(("s", "x", "n"), ",")
 COLUMNS = [TextColumn("n", "int"), TextColumn("s", "string")]

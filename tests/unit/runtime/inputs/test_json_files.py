@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.formats.json_checks import TextColumn
-from millpond.runtime.inputs import text_blocks
+from millpond.runtime.inputs import text_files
 from millpond.runtime.inputs.file_parts import FilePart, NotEqual
-from millpond.runtime.inputs.json_files import read_lines
+from millpond.runtime.inputs.text_files import read_lines
 
 NUMBER = [TextColumn("n", "bigint")]
 
@@ -31,7 +31,7 @@ def numbers(path: Path, shares: int = 1, size: int | None = None) -> list[int | 
 @pytest.fixture(scope="module")
 def small_blocks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_blocks, "BLOCK_BYTES", 16)
+        patch.setattr(text_files, "BLOCK_BYTES", 16)
         yield
 
 
