@@ -3,7 +3,6 @@ package millpond;
 import java.io.ByteArrayOutputStream;
 import java.io.DataOutputStream;
 import java.io.IOException;
-import java.util.Base64;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.spark.api.python.SimplePythonFunction;
@@ -149,11 +148,8 @@ public class ArrowRows {
         return session.internalCreateDataFrame(plan.execute(), plan.schema(), false);
     }
 
-    /**
-     * Runs a job; returns the number of columns, which are binary, and the values of all rows, each after its size, in
-     * Base64: py4j takes a string at once, but bytes one by one.
-     */
-    public String collect() throws IOException {
+    /** Runs a job; returns the number of columns, which are binary, and the values of all rows, each after its size. */
+    public byte[] collect() throws IOException {
         InternalRow[] rows = plan.executeCollect();
         ByteArrayOutputStream found = new ByteArrayOutputStream();
         DataOutputStream out = new DataOutputStream(found);
@@ -165,6 +161,6 @@ public class ArrowRows {
                 out.write(value);
             }
         }
-        return Base64.getEncoder().encodeToString(found.toByteArray());
+        return found.toByteArray();
     }
 }

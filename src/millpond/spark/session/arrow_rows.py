@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 from py4j.java_gateway import JavaObject
+from py4j.protocol import BYTES_TYPE, register_output_converter
 from pyspark import SparkContext
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +30,9 @@ Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 _LENGTH = struct.Struct(">i")
 
+# py4j's own converter calls a function of Python for each byte.
+register_output_converter(BYTES_TYPE, lambda text, _client: bytearray(a2b_base64(text)))
+
 
 class ArrowRows:
     """Rows of Spark; nothing is computed before `collect`."""
@@ -41,7 +45,7 @@ class ArrowRows:
         """The numbers below `end`, in `parts` partitions."""
         if not load_class(spark, CLASS):
             return _Frames(spark, spark.range(0, end, 1, parts))
-        return cls(spark, _java(spark).ArrowRows.numbers(spark._jsparkSession, end, parts))
+        return cls(spark, _class(spark._jvm, "ArrowRows").numbers(spark._jsparkSession, end, parts))
 
     @classmethod
     def of(cls, frame: DataFrame, rdd: JavaObject | None = None) -> ArrowRows:
@@ -49,7 +53,7 @@ class ArrowRows:
         spark = frame.sparkSession
         if not load_class(spark, CLASS):
             return _Frames(spark, frame)
-        return cls(spark, _java(spark).ArrowRows.of(frame._jdf, *(() if rdd is None else (rdd,))))
+        return cls(spark, _class(spark._jvm, "ArrowRows").of(frame._jdf, *(() if rdd is None else (rdd,))))
 
     def map(self, function: Function, columns: StructType, *, barrier: bool = False) -> ArrowRows:
         """The batches that a function makes of those of each partition; `barrier`: all its tasks run at one time."""
@@ -73,7 +77,7 @@ class ArrowRows:
         """The same partitions, of which partition i is preferably computed on host i, if hosts are given."""
         if not any(hosts):
             return self
-        return ArrowRows(self._spark, self._rows.on(_java(self._spark).PreferredHosts("\n".join(hosts))))
+        return ArrowRows(self._spark, self._rows.on(_class(self._spark._jvm, "PreferredHosts")("\n".join(hosts))))
 
     def frame(self) -> DataFrame:
         """The rows as a frame."""
@@ -81,7 +85,7 @@ class ArrowRows:
 
     def collect(self) -> list[tuple[bytes, ...]]:
         """Run a job and return all rows; their columns are binary."""
-        data = memoryview(a2b_base64(self._rows.collect()))
+        data = memoryview(self._rows.collect())
         width, values, place = _LENGTH.unpack_from(data)[0], list[bytes](), _LENGTH.size
         while place < len(data):
             size = _LENGTH.unpack_from(data, place)[0]
@@ -115,9 +119,10 @@ class _Frames(ArrowRows):
         return list(zip(*(column.to_pylist() for column in columns), strict=True))
 
 
-def _java(spark: SparkSession) -> Any:
-    assert spark._jvm is not None
-    return spark._jvm.millpond
+@lru_cache(8)
+def _class(jvm: Any, name: str) -> Any:
+    """A class of ours. To look it up, the JVM first searches all jars for a class with the name of the package."""
+    return getattr(jvm.millpond, name)
 
 
 @lru_cache(1)
