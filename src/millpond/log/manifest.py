@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from itertools import chain
 from typing import TypeVar
 
 import msgspec
@@ -31,6 +30,7 @@ from millpond.log.records import (
     SectionKind,
     SourceUpdate,
     decode,
+    digest_of,
     section_id,
 )
 
@@ -335,14 +335,16 @@ def load(log: Log, manifests: Manifests, upto: int | None = None, known: Manifes
 
     Reads a hint, a manifest, its last record, and all later records. If all manifests are missing, damaged or of
     another log, it reads the whole log. `known` is an earlier manifest; unless it is of another log, no stored manifest
-    is read.
+    is read. Only the digest of its last record is compared: with many queries, decoding a record takes milliseconds.
 
     Raises:
         CorruptError: the log is damaged or has a hole.
     """
-    begun = () if known is None or known.n < 0 else (known,)
-    found = (one for one in chain(begun, manifests.newest(upto)) if upto is None or one.n <= upto)
-    manifest = next((one for one in found if _is_of(one, log)), Manifest())
+    if known is not None and (upto is None or known.n <= upto) and _ends_with(known, log):
+        manifest = known
+    else:
+        found = (one for one in manifests.newest(upto) if upto is None or one.n <= upto)
+        manifest = next((one for one in found if _is_of(one, log)), Manifest())
     manifest = fold_all(manifest, _tail(log, manifest.n + 1, upto))
     if upto is None:
         last = log.last(manifest.n if manifest.n >= 0 else None)
@@ -389,6 +391,11 @@ def _tail(log: Log, first: int, upto: int | None) -> Iterator[Entry]:
             return
         yield decode(data, log.describe(n))
         n += 1
+
+
+def _ends_with(known: Manifest, log: Log) -> bool:
+    data = log.read(known.n) if known.n >= 0 else None
+    return data is not None and digest_of(data) == known.digest
 
 
 def _is_of(manifest: Manifest, log: Log) -> bool:

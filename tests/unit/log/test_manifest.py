@@ -158,6 +158,15 @@ def test_from_a_manifest_of_before_only_what_came_since_is_read() -> None:
     assert (pond.log_folder.reads, pond.log_folder.listings) == (1 + 1 + 1 + 1, 0)  # known, tail, end, hint
 
 
+def test_the_last_record_of_a_manifest_of_before_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    pond, decoded = Pond(HISTORY), list[int]()
+    monkeypatch.setattr("millpond.log.manifest.decode", lambda data, what="": decoded.append(1) or decode(data, what))
+    assert load(pond.log, pond.manifests, known=folded(HISTORY)) == folded(HISTORY)
+    assert decoded == []
+    assert load(pond.log, pond.manifests, known=folded(HISTORY[:-1])) == folded(HISTORY)
+    assert decoded == [1]
+
+
 def test_a_manifest_of_before_is_passed_over_if_it_is_of_another_log() -> None:
     pond = Pond(HISTORY)
     other = folded([claim(writer="other"), *HISTORY[1:3]])
