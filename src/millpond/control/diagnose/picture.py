@@ -49,12 +49,10 @@ class Why(msgspec.Struct, frozen=True):
 def draw(why: Why, width: int = _WIDTH) -> str:
     """The report as text of at most `width` columns (60 to 100); only long names may exceed it."""
     facts, width = why.facts, min(_WIDTH, max(_NARROW, width))
-    lines = [*_head(facts), "", *_funnel(facts), "", *_timeline(facts, width), *_partitions(facts), ""]
+    lines = [*_wrapped(_title(facts), width), *_committed(facts), "", *_funnel(facts, min(_BAR, width - 27)), ""]
+    lines += [*_timeline(facts, width), *_partitions(facts), ""]
     for cause in why.causes:
-        lines += textwrap.wrap(
-            cause.text, width, initial_indent="→ ", subsequent_indent="  ", break_long_words=False,
-            break_on_hyphens=False,
-        )  # fmt: skip
+        lines += _wrapped(f"→ {cause.text}", width)
     return "\n".join(lines) + "\n"
 
 
@@ -67,30 +65,38 @@ def what_it_computes(query: AnyQuery) -> str:
     return f"{query.stream} {grouping_text(query)}, {window_text(query.window)}, {waiting_text(query)}"
 
 
-def _head(facts: Facts) -> Iterator[str]:
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
+def _title(facts: Facts) -> str:
     query = facts.query
-    yield f"{query.name}: {what_it_computes(query)}, to {query.sink.format}, as of record {facts.n}"
+    return f"{query.name}: {what_it_computes(query)}, to {query.sink.format}, as of record {facts.n}"
+
+
+def _committed(facts: Facts) -> Iterator[str]:
     if facts.recent.at_us is not None:
         yield f"the last epoch was committed at {utc(facts.recent.at_us)}"
 
 
-def _funnel(facts: Facts) -> Iterator[str]:
+def _funnel(facts: Facts, width: int) -> Iterator[str]:
+    """How many events reached each step, beside bars of at most `width` columns."""
     counts = facts.recent.counts
     scope = "" if facts.recent.reaches_start else f" in the last {facts.recent.epochs:,} epochs"
     yield f"events{scope}"
     for name in ("read", "late", "dead", "filtered", "applied"):
         count = getattr(counts, name)
-        yield f"  {name:<9}{count:>14,}  {bar(count, counts.read)}".rstrip()
+        yield f"  {name:<9}{count:>14,}  {bar(count, counts.read, width)}".rstrip()
     updates = not isinstance(facts.query, Query) or facts.query.changing
     yield "rows" if updates else "rows of closed windows"
     for name, count in (("withheld", counts.withheld), ("emitted", counts.rows)):
-        yield f"  {name:<9}{count:>14,}  {bar(count, counts.withheld + counts.rows)}".rstrip()
+        yield f"  {name:<9}{count:>14,}  {bar(count, counts.withheld + counts.rows, width)}".rstrip()
 
 
-def bar(count: int, whole: int, width: int = _BAR) -> str:
+def bar(count: int, whole: int, width: int) -> str:
     """A bar of which `width` cells represent `whole`; any count above 0 is visible.
 
-    >>> bar(1, 2, 4), bar(1, 1000, 4), bar(0, 9)
+    >>> bar(1, 2, 4), bar(1, 1000, 4), bar(0, 9, 4)
     ('██', '▏', '')
     """
     if not count or not whole:

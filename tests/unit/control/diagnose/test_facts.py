@@ -432,6 +432,9 @@ def test_the_picture(folder: Path) -> None:
     assert all(len(line) <= 100 for line in text.splitlines())
     narrow = draw(bench.why(), 80)
     assert all(len(line) <= 80 for line in narrow.splitlines()) and "┃ needed: 1970-01-01 00:00:15Z" in narrow
+    head, below, *_ = (narrowest := draw(bench.why(), 60)).splitlines()
+    assert all(len(line) <= 60 for line in narrowest.splitlines()), narrowest
+    assert below.startswith("  ") and f"{head}{below[1:]}" == narrow.splitlines()[0], "the first line is wrapped, too"
 
 
 def test_a_query_that_came_later_says_when_its_first_row_can_come(folder: Path) -> None:
