@@ -9,11 +9,11 @@ from typing import Any
 from nicegui import ui
 
 from millpond.clock import utc
-from millpond.plan.explain.amounts import about
 from millpond.service.api.messages import SourceShown, Status
 from millpond.service.console.changes import ScaleForm
 from millpond.service.console.layout import CHART_TEXT, Figures, page, pushed, table
 from millpond.service.console.readings import QUERIES_SECONDS, STATUS_SECONDS, Readings
+from millpond.service.terminal.text import instances_text
 
 _POINTS = 120
 _BACKLOG = ("source", "partition", "committed", "end", "behind")
@@ -69,8 +69,6 @@ def _figures(status: Status) -> dict[str, str]:
     '250 ms, p99 0 ms'
     """
     since = "-" if status.since_epoch_s is None else f"{status.since_epoch_s:.0f} s ago"
-    moving = f", {status.buckets_moving:,} buckets migrate" if status.buckets_moving else ""
-    moving += "" if status.moved_in_s is None else f", {about(1e6 * status.moved_in_s)} left"
     waiting = [one.waiting for one in status.sources]
     known = f"{sum(one or 0 for one in waiting):,}" if None not in waiting else "not known yet"
     return {
@@ -84,7 +82,7 @@ def _figures(status: Status) -> dict[str, str]:
         "Events": f"{status.events:,}",
         "Epoch": f"{status.epoch:,} (record {status.record:,})",
         "Queries": f"{status.queries:,}",
-        "Instances": f"{status.instances:,}{moving}",
+        "Instances": instances_text(status),
     }
 
 

@@ -17,6 +17,7 @@ from millpond.clock import utc
 from millpond.model.endpoints import READ
 from millpond.plan.explain.amounts import about
 from millpond.service.api.messages import Placed, QueryShown, Status
+from millpond.service.terminal.text import instances_text
 
 _NO_EDGE = 10_000
 
@@ -66,9 +67,7 @@ def _numbers(status: Status, placed: Placed | None) -> Table:
     if status.since_epoch_s is not None:
         table.add_row("last epoch", f"{status.since_epoch_s:.1f} s ago")
     table.add_row("queries", f"{status.queries:,}")
-    moving = f", state of {status.buckets_moving:,} buckets is on its way" if status.buckets_moving else ""
-    left = "" if status.moved_in_s is None else f", {about(1e6 * status.moved_in_s)} left"
-    table.add_row("instances", f"{status.instances:,}{moving}{left}")
+    table.add_row("instances", instances_text(status))
     for one in status.followers:
         if (one.name in ("shards", "move", "backfill") or one.name.startswith(READ)) and one.note is not None:
             table.add_row(one.name, one.note)

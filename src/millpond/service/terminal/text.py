@@ -12,7 +12,7 @@ from decimal import Decimal
 import msgspec
 
 from millpond.clock import utc
-from millpond.plan.explain.amounts import count_of, duration
+from millpond.plan.explain.amounts import about, count_of, duration
 from millpond.runtime.inspect.timeline import Trace, pieces
 from millpond.service.api.messages import (
     Changed,
@@ -22,6 +22,7 @@ from millpond.service.api.messages import (
     Parameter,
     Priced,
     QueryShown,
+    Status,
     StreamShown,
 )
 
@@ -49,6 +50,17 @@ def terminal_width() -> int | None:
 def columns() -> int:
     """The width of reports: that of the terminal, or 80 columns in a pipe or a file."""
     return terminal_width() or 80
+
+
+def instances_text(status: Status) -> str:
+    """The number of instances, and how much state still migrates between them, for how long.
+
+    >>> instances_text(Status("leader", "p", 7, 5, 2, instances=3, buckets_moving=12, moved_in_s=8))
+    '3, state of 12 buckets is on its way, about 8 seconds left'
+    """
+    moving = f", state of {status.buckets_moving:,} buckets is on its way" if status.buckets_moving else ""
+    left = "" if status.moved_in_s is None else f", {about(1e6 * status.moved_in_s)} left"
+    return f"{status.instances:,}{moving}{left}"
 
 
 def folded(text: str, width: int | None) -> str:
