@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.control.wiring.adapters import keyed_rows, open_rows
-from millpond.control.wiring.reader import read_truth, served_query
+from millpond.control.wiring.reader import check_current, read_truth, served_query
 from millpond.errors import QueryTypeError, StoreError
 from millpond.followers.view.documents import decoded, served_columns
 from millpond.log.places.address import Given, address_of
@@ -55,7 +55,11 @@ class ServedRows:
         return ", ".join(f"`{name}` {kind}" for name, kind in [*named, (EPOCH, "bigint")])
 
     def read(self, low: int, high: int) -> Iterator[pa.RecordBatch]:
-        """The current rows in buckets `low` … `high` - 1, all as of one record if the store supports that."""
+        """The current rows in buckets `low` … `high` - 1, all as of one record if the store supports that.
+
+        Raises:
+            StoreError: the pond no longer writes the store.
+        """
         opened = open_rows(self._store, self._truth, self._spec, read_only=True)
         try:
             yield from self._batches(opened, range(low, high))
@@ -64,6 +68,7 @@ class ServedRows:
 
     def _batches(self, store: BucketStore, buckets: range) -> Iterator[pa.RecordBatch]:
         found = store.scan_many(buckets, self._query.name)
+        check_current(self._truth, self._store, store, buckets, max(rows.applied for rows in found))
         epochs = np.repeat([rows.applied for rows in found], [len(rows.values) for rows in found])
         start = 0
         for rows in decoded(self._query, found):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from millpond.model.spec import PondSpec
 from millpond.plan.options.retention import spread_of
 from millpond.reconfigure.catalog import in_force
 from millpond.runtime.rows.served_keys import served_key
-from millpond.state.backends.kinds import store_kind
+from millpond.state.backends.kinds import shown, store_kind, store_path
+from millpond.state.ports.store import NEVER, BucketStore
 
 
 def read_truth(given: Given, cache: Path | None = None) -> tuple[Truth, PondSpec]:
@@ -40,6 +42,11 @@ def read_truth(given: Given, cache: Path | None = None) -> tuple[Truth, PondSpec
     return truth, in_force(truth.manifest)
 
 
+_MOST_BEHIND = 8
+"""The most records that a store may be behind the log without being checked for progress."""
+
+_TRIES, _PAUSE_SECONDS = 40, 0.05
+
 RECORDS_READ = 1000
 """The number of newest records that reports read; older ones do not explain the present."""
 
@@ -56,7 +63,7 @@ def look_up(folder: Given, query: str, key: Sequence[str], store: str = "lmdb") 
     Raises:
         ForeignPondError: the folder contains no pond.
         QueryTypeError: the query does not exist, or the key does not fit it.
-        StoreError: the query is not served, or the store cannot be read.
+        StoreError: the query is not served, or the store cannot be read, or the pond no longer writes it.
     """
     truth, spec = read_truth(folder)
     served = served_query(spec, query)
@@ -67,9 +74,36 @@ def look_up(folder: Given, query: str, key: Sequence[str], store: str = "lmdb") 
     try:
         stream = next(stream for stream in spec.streams if stream.name == served.stream)
         text, bucket = served_key(columns, 1, spec.buckets, spread_of(served, stream.partitioned_by))
-        return lookup(opened, query, text[0].as_py(), bucket[0].as_py())
+        found = lookup(opened, query, text[0].as_py(), bucket[0].as_py())
+        check_current(truth, store, opened, [bucket[0].as_py()], found.n)
+        return found
     finally:
         opened.close()
+
+
+def check_current(truth: Truth, given: str, store: BucketStore, buckets: Sequence[int], record: int) -> None:
+    """Check that the pond still writes the rows of `buckets`, read as of `record` from the store that `given` names.
+
+    A store that is far behind the log has two seconds to apply another record: one that catches up does, and one that
+    the pond has left does not.
+
+    Raises:
+        StoreError: nothing was applied in that time.
+    """
+    if truth.manifest.n - record <= _MOST_BEHIND:
+        return
+    for _ in range(_TRIES):
+        if max(store.applied_many(buckets)) > record:
+            return
+        time.sleep(_PAUSE_SECONDS)
+    place = store_path(given, truth.folder) or shown(given)
+    applied = "no record" if record == NEVER else f"record {record}"
+    raise StoreError(
+        f"The served rows in the store {place} are out of date: they are as of {applied}, and the newest record of "
+        f"the pond is {truth.manifest.n}.",
+        "Name the store that the pond runs with (`--store`; of a table, the option `store`). If it is this one, "
+        "`millpond status` says why the view is behind; of a stopped pond, it catches up when the pond runs.",
+    )
 
 
 def served_query(spec: PondSpec, name: str) -> Query:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
 
 from millpond.control.wiring.adapters import open_rows
+from millpond.control.wiring.reader import check_current
 from millpond.control.wiring.truth import Truth
 from millpond.errors import BusyError, NotServingError, StoreError
 from millpond.followers.view.documents import Documents, decoded
@@ -27,15 +28,11 @@ from millpond.service.postgres.client_sql import distinct_names
 from millpond.service.server.log_reader import LogReader
 from millpond.state.backends.kinds import shown, store_kind, store_path
 from millpond.state.ports.sharded import ShardedStore
-from millpond.state.ports.store import NEVER
 
 PUBLIC, CATALOG = "public", "millpond"
 
 _CHANGES = 10_000
 """The most changes in `millpond.changes`, the newest ones."""
-
-_MOST_BEHIND = 8
-"""The most records that a store may be behind the log without being checked for progress."""
 
 _TRIES, _PAUSE_SECONDS = 40, 0.05
 _TIME = pa.timestamp("us", "UTC")
@@ -140,24 +137,12 @@ class PondTables:
             else:
                 raise BusyError("Instances are writing the rows of different records.", "Try again.")
             record = numbers.pop()
-            if truth.manifest.n - record > _MOST_BEHIND and not _is_advancing(store, spec.buckets, record):
-                self._refuse(truth, record)
+            check_current(truth, self._store, store, range(spec.buckets), record)
         tables = {}
         for place, (name, query) in enumerate(queries.items()):
             batches = [*decoded(query, (bucket[place] for bucket in found))]
             tables[name] = _flat(pa.Table.from_batches(batches))
         return record, tables
-
-    def _refuse(self, truth: Truth, record: int) -> NoReturn:
-        """Refuse rows that no process keeps current."""
-        place = store_path(self._store, truth.folder) or shown(self._store)
-        applied = "no record" if record == NEVER else f"record {record}"
-        raise StoreError(
-            f"The served rows in the store {place} are out of date: they are as of {applied}, and the newest record of "
-            f"the pond is {truth.manifest.n}.",
-            "Name the store that the pond runs with (--store). If it is this one, `millpond status` says why the view "
-            "is behind.",
-        )
 
     def _open(self, truth: Truth, spec: PondSpec) -> ShardedStore:
         """The store, opened once for each file that it is."""
@@ -175,15 +160,6 @@ class PondTables:
         if self._opened is None:
             self._opened = key, open_rows(self._store, truth, spec, read_only=True)
         return self._opened[1]
-
-
-def _is_advancing(store: ShardedStore, buckets: int, record: int) -> bool:
-    """Whether some bucket applies a record after `record` within two seconds; an abandoned store never does."""
-    for _ in range(_TRIES):
-        if max(store.applied_many(range(buckets))) > record:
-            return True
-        time.sleep(_PAUSE_SECONDS)
-    return False
 
 
 def _now(reader: LogReader) -> tuple[Truth, PondSpec]:

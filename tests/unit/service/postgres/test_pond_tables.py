@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from millpond.control.wiring import reader
+from millpond.control.wiring.latest_rows import ServedRows
+from millpond.control.wiring.reader import look_up
 from millpond.errors import StoreError
 from millpond.service.postgres import pond_tables
 from millpond.service.postgres.pond_tables import PUBLIC, PondTables, Table
@@ -25,7 +28,7 @@ def test_queries_whose_names_differ_in_case_have_a_table_each(tmp_path: Path) ->
 
 
 def test_rows_of_an_abandoned_store_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pond_tables, "_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(reader, "_PAUSE_SECONDS", 0)
     pond = ServedPond(tmp_path, ("visits",))
     tables, visits = PondTables(tmp_path, "lmdb"), Table(PUBLIC, "visits")
     for _ in range(2):
@@ -36,11 +39,20 @@ def test_rows_of_an_abandoned_store_are_refused(tmp_path: Path, monkeypatch: pyt
     for _ in range(8):
         pond.epoch("/home")
     assert len(tables.read([visits])[visits]) == 1, "a store may be some records behind"
+    tables.close()  # one process opens a store once
+    assert look_up(tmp_path, "visits", ["/home"]).n == applied
+    assert [len(batch) for batch in ServedRows(tmp_path, "visits").read(0, 64)] == [1]
     pond.epoch("/home")
     numbers = rf"as of record {applied}, and the newest record of the pond is {pond.pond.manifest.n}\."
-    with pytest.raises(StoreError, match=rf"rows\.lmdb .*{numbers}") as refused:
-        tables.read([visits])
-    assert "--store" in refused.value.cure
+    for read in (
+        lambda: tables.read([visits]),
+        lambda: look_up(tmp_path, "visits", ["/home"]),
+        lambda: [*ServedRows(tmp_path, "visits").read(0, 64)],
+    ):  # fmt: skip
+        with pytest.raises(StoreError, match=rf"rows\.lmdb .*{numbers}") as refused:
+            read()
+        assert "--store" in refused.value.cure
+        tables.close()
     assert tables.read([Table("millpond", "queries")]), "the log is current"
     tables.close()
 
