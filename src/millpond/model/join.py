@@ -8,7 +8,7 @@ from millpond.errors import QueryTypeError
 from millpond.model.budget import Budget
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Expression
-from millpond.model.query import Named
+from millpond.model.query import Named, query_html
 from millpond.model.windows import Sliding
 
 SEMI, ANTI = "semi", "anti"
@@ -92,6 +92,10 @@ class Join(msgspec.Struct, frozen=True, cache_hash=True):
                 f"The join {self.name} is of kind {self.kind} by keys of types {types[0]} and {types[1]}.",
                 f"Use one of {', '.join(KINDS)}, and keys of equal types.",
             )
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows the query."""
+        return query_html(self.name, self.text)
 
     @property
     def sides(self) -> dict[str, Side]:

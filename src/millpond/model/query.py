@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from html import escape
 
 import msgspec
 
@@ -106,6 +107,10 @@ class Query(msgspec.Struct, frozen=True, cache_hash=True):
     ttl_us: int | msgspec.UnsetType = msgspec.UNSET
     zone: str | msgspec.UnsetType = msgspec.UNSET
 
+    def _repr_html_(self) -> str:
+        """How a notebook shows the query."""
+        return query_html(self.name, self.text)
+
     @property
     def grouping_sets(self) -> tuple[GroupingSet, ...]:
         """The grouping sets; empty if all rows are grouped by all keys."""
@@ -165,6 +170,15 @@ class Query(msgspec.Struct, frozen=True, cache_hash=True):
     def late_sink(self) -> Sink | None:
         """The sink of late rows, if there is one."""
         return None if isinstance(self.late, msgspec.UnsetType) else self.late
+
+
+def query_html(name: str, text: str) -> str:
+    """A query as HTML: its name and its text.
+
+    >>> query_html("spend", "SELECT a < 1 …")
+    '<p>query spend</p><pre>SELECT a &lt; 1 …</pre>'
+    """
+    return f"<p>query {escape(name)}</p><pre>{escape(text.strip())}</pre>"
 
 
 def changed_functions(before: Iterable[Query], after: Iterable[Query]) -> list[str]:

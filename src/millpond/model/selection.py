@@ -12,7 +12,7 @@ from millpond.model.endpoints import Sink
 from millpond.model.expressions import Expression, Foreign, walk
 from millpond.model.join import Join
 from millpond.model.patterns.variables import split
-from millpond.model.query import Named, Query
+from millpond.model.query import Named, Query, query_html
 from millpond.model.types import WINDOW
 from millpond.model.windows import Pattern
 
@@ -35,6 +35,10 @@ class Selection(msgspec.Struct, frozen=True, cache_hash=True):
     zone: str | msgspec.UnsetType = msgspec.UNSET
     event_time: str | msgspec.UnsetType = msgspec.UNSET
     delay_us: int | msgspec.UnsetType = msgspec.UNSET
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows the query."""
+        return query_html(self.name, self.text)
 
     @property
     def timing(self) -> tuple[str, int] | None:

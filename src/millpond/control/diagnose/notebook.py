@@ -7,6 +7,19 @@ from html import escape
 
 from millpond.control.diagnose.picture import what_it_computes
 from millpond.model.selection import AnyQuery
+from millpond.plan.explain.amounts import count_of
+
+
+class QueryList(tuple[AnyQuery, ...]):
+    """Queries, of which a notebook shows a table, and other programs the names."""
+
+    def __repr__(self) -> str:
+        names = ", ".join(query.name for query in self)
+        return f"<{count_of(len(self), 'query')}{': ' if names else ''}{names}>"
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows the queries."""
+        return queries_table(count_of(len(self), "query"), self)
 
 
 def queries_table(title: str, queries: Iterable[AnyQuery]) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 
-from millpond.control.diagnose.notebook import queries_table
+from millpond.control.diagnose.notebook import QueryList, queries_table
 from millpond.control.diagnose.plan_graph import MOST_QUERIES, links_of, picture
 from millpond.control.pond.add import QueryAdditions
 from millpond.control.pond.change import QueryChanges
@@ -34,7 +34,6 @@ from millpond.local_path import local_path
 from millpond.log.manifest import Manifest
 from millpond.log.places.address import Given, address_of
 from millpond.model.functions import UserFunction
-from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
 from millpond.placement.moves import maps_in
 from millpond.plan.chains.steps import with_inner
@@ -196,9 +195,9 @@ class Pond:
         self._lifetime.close()
 
     @property
-    def queries(self) -> tuple[AnyQuery, ...]:
+    def queries(self) -> QueryList:
         """The queries, in the order they were added."""
-        return tuple(self._declarations.queries.values())
+        return QueryList(self._declarations.queries.values())
 
     @property
     def streams(self) -> tuple[Stream, ...]:

@@ -93,5 +93,8 @@ class MemoryTables:
     def sink(self, query: str) -> MemorySink:
         """The sink of a query; QueryError if it has no memory sink."""
         if query not in self._sinks:
-            raise QueryError(f"The query {query} keeps no rows in memory.", "Give it the sink `memory`.")
+            raise QueryError(
+                f"The query {query} keeps no rows in memory.",
+                "Read them where its sink writes them, or add the query with `pond.add` and without a sink.",
+            )
         return self._sinks[query]

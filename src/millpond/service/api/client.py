@@ -42,6 +42,7 @@ from millpond.service.api.messages import (
     check_sink_names,
     not_allowed,
 )
+from millpond.service.api.notebook import Listed
 from millpond.service.api.row_subscription import RowSubscription
 from millpond.service.api.service_files import TOKEN_VARIABLE, URL_VARIABLE, only_pond, places_of
 from millpond.service.api.sessions import Sessions
@@ -125,13 +126,13 @@ class Client:
         """The state of the pond."""
         return self._get("status", Status)
 
-    def streams(self) -> list[StreamShown]:
+    def streams(self) -> Listed[StreamShown]:
         """The streams in force."""
-        return self._get("streams", list[StreamShown])
+        return Listed(self._get("streams", list[StreamShown]))
 
-    def queries(self) -> list[QueryShown]:
+    def queries(self) -> Listed[QueryShown]:
         """The queries in force, by name."""
-        return self._get("queries", list[QueryShown])
+        return Listed(self._get("queries", list[QueryShown]))
 
     def show(self, name: str) -> QueryShown:
         """One query in force."""
@@ -141,19 +142,19 @@ class Client:
         """How the rows of a query and its shadow differ."""
         return self._get(f"queries/{_segment(name)}/diff", Differs)
 
-    def params(self) -> list[Parameter]:
+    def params(self) -> Listed[Parameter]:
         """The live parameters in force, by name."""
-        return self._get("params", list[Parameter])
+        return Listed(self._get("params", list[Parameter]))
 
-    def functions(self, *, reload: bool = False) -> list[FunctionShown]:
+    def functions(self, *, reload: bool = False) -> Listed[FunctionShown]:
         """The operator's functions and the queries that call them; `reload`: load new versions of their file first."""
         if reload:
-            return self._call("POST", "functions/reload", list[FunctionShown])
-        return self._get("functions", list[FunctionShown])
+            return Listed(self._call("POST", "functions/reload", list[FunctionShown]))
+        return Listed(self._get("functions", list[FunctionShown]))
 
-    def history(self, limit: int = 100) -> list[Event]:
+    def history(self, limit: int = 100) -> Listed[Event]:
         """The newest changes, the newest first."""
-        return self._get("history", list[Event], {"limit": limit})
+        return Listed(self._get("history", list[Event], {"limit": limit}))
 
     def trace(self, epochs: int = KEPT) -> Trace:
         """Where the time of the leader's newest epochs went; as JSON, Perfetto and Chrome open it."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Tabular(msgspec.Struct, frozen=True):
@@ -14,6 +16,18 @@ class Tabular(msgspec.Struct, frozen=True):
 
     def _repr_html_(self) -> str:
         """How a notebook shows the response."""
+        return _html(self)
+
+
+class Listed(list[T]):
+    """Responses that a notebook shows as a table with a row for each."""
+
+    def records(self) -> list[dict[str, Any]]:
+        """Each response as a dict, for `pandas.DataFrame(…)` or `pyarrow.Table.from_pylist(…)`."""
+        return [*map(msgspec.to_builtins, self)]
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows the responses."""
         return _html(self)
 
 

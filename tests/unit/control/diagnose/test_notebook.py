@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from millpond.control.diagnose.notebook import queries_table
+from millpond.control.diagnose.notebook import QueryList, queries_table
 from millpond.control.diagnose.plan_graph import Link, links_of, picture
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink
@@ -23,6 +23,14 @@ def test_a_table_has_a_row_for_each_query() -> None:
     assert table.startswith("<p>a &lt;pond&gt;</p><table>")
     cells = "<td>spend</td><td>tx .*1 hour.*</td><td>parquet</td><td>yes</td>"
     assert len(re.findall(f"<tr>{cells}</tr>", table.replace("</tr><tr>", "</tr>\n<tr>"))) == 2
+
+
+def test_queries_are_shown_with_their_texts_and_printed_by_their_names() -> None:
+    query = Query("spend", "tx", "ts", 0, Sliding(1, 1), (), (), (), text="SELECT max(a) … HAVING max(a) < 1")
+    queries = QueryList([query, query])
+    assert repr(queries) == "<2 queries: spend, spend>" and repr(QueryList()) == "<0 queries>"
+    assert queries._repr_html_() == queries_table("2 queries", [query, query])
+    assert query._repr_html_() == "<p>query spend</p><pre>SELECT max(a) … HAVING max(a) &lt; 1</pre>"
 
 
 def test_a_picture_of_a_plan_leads_from_streams_through_groups_to_sinks() -> None:

@@ -211,6 +211,9 @@ def test_the_client_reads_what_the_pond_says(bench: Bench) -> None:
     assert client.status() == fake.status()
     assert client.streams() == fake.streams()
     assert client.queries() == [QUERY]
+    assert client.queries().records() == [msgspec.to_builtins(QUERY)], "as pandas.DataFrame takes them"
+    shown = client.queries()._repr_html_()
+    assert "<th>name</th>" in shown and f"<td>{QUERY.name}</td>" in shown
     assert client.show("spend") == QUERY
     assert client.params() == fake.parameters()
     assert client.functions() == client.functions(reload=True) == fake.functions(False, "")
