@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -15,28 +16,36 @@ import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 from pyspark.sql import SparkSession
 
 from kit.programs.forked_program import ForkedProgram
 from kit.programs.shared_java import joining
 from kit.servers.chromium import chromium_binary
+from kit.servers.kafka_server import KafkaServer
 from kit.servers.servers import free_ports, until
 from millpond.clock import now_us
+from millpond.connections import VARIABLE
 from millpond.errors import MillpondError
 from millpond.service.api.client import Client
 from millpond.service.api.service_files import Places
 from millpond.service.api.sessions import SECONDS, Sessions
+from millpond.service.console.layout import PAGES
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 JOINED = Path(__file__).with_name("joined_session.py")
 SPEND = """SELECT c, window(ts, '10 seconds').start AS start, count(*) AS n
 FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 1 SECOND GROUP BY c, window(ts, '10 seconds')"""
+TOPIC = "console-taps"
 POND = f"""CREATE TABLE tx (ts TIMESTAMP, c STRING, v BIGINT) USING parquet OPTIONS (path 'in');
+CREATE TABLE taps (ts TIMESTAMP, c STRING) USING kafka
+OPTIONS (subscribe '{TOPIC}', format 'json', startingOffsets 'earliest') TBLPROPERTIES ('dead.path' = 'dead');
 DECLARE VARIABLE least BIGINT DEFAULT 40;
 CREATE STREAMING TABLE spend USING subscribers AS {SPEND};
 CREATE STREAMING TABLE big USING subscribers AS {SPEND.replace("GROUP", "WHERE v >= :least GROUP")};
+CREATE STREAMING TABLE tapped USING noop AS SELECT c FROM STREAM taps;
 """
 WAIT_MS = 30_000
 
@@ -44,11 +53,13 @@ WAIT_MS = 30_000
 class Served:
     """A pond that a process serves, which joins the Java machine of the tests."""
 
-    def __init__(self, folder: Path, spark: SparkSession) -> None:
-        self.folder, self.pond, self._spark = folder, folder / "tx.pond", spark
+    def __init__(self, folder: Path, spark: SparkSession, kafka: KafkaServer) -> None:
+        self.folder, self.pond, self.kafka, self._spark = folder, folder / "tx.pond", kafka, spark
         self.url = f"http://127.0.0.1:{free_ports(1)[0]}"
         (folder / "in").mkdir()
         (folder / "tx.sql").write_text(POND)
+        (folder / "connections.json").write_text(json.dumps({"test": {"servers": kafka.servers, "topics": [TOPIC]}}))
+        kafka.create(TOPIC)
         self.write(0, 600)
         self.process: ForkedProgram | None = None
 
@@ -67,7 +78,7 @@ class Served:
         with (self.folder / "log").open("ab") as log:
             self.process = ForkedProgram(
                 words, stdout=log, stderr=log, cwd=self.folder,
-                env=os.environ | {"PYTHONPATH": path} | joining(self._spark),
+                env=os.environ | {"PYTHONPATH": path, VARIABLE: "connections.json"} | joining(self._spark),
             )  # fmt: skip
         until(self._leads, "the service leads")
 
@@ -88,8 +99,10 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    made = Served(tmp_path_factory.mktemp("console"), spark)
+def served(
+    spark: SparkSession, kafka_server: KafkaServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    made = Served(tmp_path_factory.mktemp("console"), spark, kafka_server)
     made.start()
     yield made
     made.kill()
@@ -120,6 +133,7 @@ def page(chromium: Browser, served: Served) -> Iterator[Page]:
     shown.on("request", lambda request: asked.add(request.url))
     shown.goto(served.url)
     expect(shown).to_have_title("Millpond")
+    assert not (found := violations(shown)), found
     shown.get_by_label("Token").fill("a-token-that-is-wrong")
     shown.get_by_label("Token").press("Enter")
     expect(shown.get_by_role("alert")).to_contain_text("not the token")
@@ -150,6 +164,29 @@ def versions(served: Served, name: str) -> int:
     return next(query.version for query in served.client().queries() if query.name == name)
 
 
+def estimate(page: Page, field: str, text: str) -> None:
+    """Fill in the field of a form, and request the estimate of its change."""
+    page.get_by_label(field).fill(text)
+    page.get_by_role("button", name="Estimate").click()
+
+
+def press(page: Page, wanted: Locator, key: str) -> None:
+    """Press a key on an element that Tab reaches from where the keyboard is."""
+    expect(wanted).to_be_enabled()
+    for _ in range(60):
+        if wanted.evaluate("one => one === document.activeElement"):
+            page.keyboard.press(key)
+            return
+        page.keyboard.press("Tab")
+    raise AssertionError(f"Tab does not reach {wanted}")
+
+
+def violations(page: Page) -> list[str]:
+    """What axe-core finds wrong with a page, and where."""
+    found = Axe().run(page).response["violations"]
+    return [f"{rule['id']}: {node['html'][:200]}" for rule in found for node in rule["nodes"]]
+
+
 def apply(page: Page, effect: str | re.Pattern[str]) -> None:
     """Confirm a change after its dry run, whose text contains `effect`."""
     dialog = page.get_by_role("dialog").last
@@ -170,10 +207,11 @@ def test_a_session_is_a_cookie_that_scripts_and_other_sites_do_not_get(page: Pag
 def test_the_pages_show_the_pond(page: Page, served: Served) -> None:
     go(page, served, "", "Overview")
     expect(page.get_by_text("leader", exact=True)).to_be_visible()
+    expect(page.get_by_role("region", name="Sources")).to_contain_text(f"{TOPIC} 0")
     expect(page.get_by_role("region", name="Streams")).to_contain_text("1970-01-01 00:00:59.9Z")
     go(page, served, "queries", "Queries")
     table = page.get_by_role("region", name="Queries")
-    expect(page.get_by_text("1-2 of 2")).to_be_visible()
+    expect(page.get_by_text("1-3 of 3")).to_be_visible()
     page.get_by_label("Name or state").fill("spe")
     expect(table.get_by_role("link")).to_have_text(["spend"])
     table.get_by_role("link", name="spend").click()
@@ -183,18 +221,18 @@ def test_the_pages_show_the_pond(page: Page, served: Served) -> None:
     picture(page, "console_query")
     page.get_by_role("tab", name="Why").click()
     expect(page.get_by_text("rows of closed windows")).to_be_visible()
+    page.get_by_role("tab", name="History").click()
+    expect(page.get_by_role("region", name="Changes")).to_be_visible()
     go(page, served, "graph", "Graph")
-    expect(page.get_by_text("2 of 2 queries")).to_be_visible()
-    page.get_by_text("What is shared").click()
+    expect(page.get_by_text("3 of 3 queries")).to_be_visible()
+    page.get_by_role("button", name="What is shared").click()
     expect(page.get_by_text("tx is read once: c, ts, v")).to_be_visible()
-    page.get_by_text("What is shared").click()
+    page.get_by_role("button", name="What is shared").click()
     picture(page, "console_graph")
     go(page, served, "epochs", "Epochs")
     expect(page.get_by_text("600 events")).to_be_visible()
     expect(page.get_by_role("region", name="Steps")).to_contain_text("append")
     picture(page, "console_epochs")
-    go(page, served, "dead-letters", "Dead letters")
-    expect(page.get_by_text("No stream keeps dead letters")).to_be_visible()
     go(page, served, "queries/nothing", "nothing")
     expect(page.get_by_role("alert")).to_contain_text("There is no query")
     go(page, served, "", "Overview")
@@ -206,12 +244,10 @@ def test_changes_are_estimated_made_and_undone(page: Page, served: Served) -> No
     go(page, served, "queries", "Queries")
     page.get_by_role("button", name="Add a query").click()
     page.get_by_label("Name", exact=True).fill("more")
-    page.get_by_label("SELECT").fill("SELECT * FROM text.`/etc/passwd`")
-    page.get_by_role("button", name="Estimate").click()
+    estimate(page, "SELECT", "SELECT * FROM text.`/etc/passwd`")
     expect(page.get_by_role("alert").filter(has_text="MP-")).to_be_visible()
     page.get_by_role("button", name="Cancel").last.click()
-    page.get_by_label("SELECT").fill(SPEND)
-    page.get_by_role("button", name="Estimate").click()
+    estimate(page, "SELECT", SPEND)
     apply(page, "complete")
     assert [query.name for query in served.client().queries()] == sorted([*names, "more"])
     assert served.client().history(1)[0].who.startswith("console@127.0.0.1")
@@ -227,8 +263,7 @@ def test_changes_are_estimated_made_and_undone(page: Page, served: Served) -> No
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
     go(page, served, "parameters", "Parameters")
     page.get_by_role("button", name="Set least").click()
-    page.get_by_label("Value, as JSON").fill("41")
-    page.get_by_role("button", name="Estimate").click()
+    estimate(page, "Value, as JSON", "41")
     apply(page, "next epoch")
     assert [one.value for one in served.client().params()] == [41]
     go(page, served, "history", "History")
@@ -239,14 +274,12 @@ def test_a_version_is_altered_and_undone_and_a_query_is_dropped(page: Page, serv
     go(page, served, "queries", "Queries")
     page.get_by_role("button", name="Add a query").click()
     page.get_by_label("Name", exact=True).fill("brief")
-    page.get_by_label("SELECT").fill(SPEND)
-    page.get_by_role("button", name="Estimate").click()
+    estimate(page, "SELECT", SPEND)
     apply(page, "complete")
     go(page, served, "queries/brief", "brief")
     figures = page.get_by_role("definition")
     page.get_by_role("button", name="Alter").click()
-    page.get_by_label("SELECT").fill(f"{SPEND} HAVING count(*) > 5")
-    page.get_by_role("button", name="Estimate").click()
+    estimate(page, "SELECT", f"{SPEND} HAVING count(*) > 5")
     expect(page.get_by_role("dialog").last).to_contain_text("at once")
     assert versions(served, "brief") == 1, "an estimate changes nothing"
     apply(page, "at once")
@@ -267,8 +300,7 @@ def test_a_version_is_altered_and_undone_and_a_query_is_dropped(page: Page, serv
 def test_a_shadow_is_compared_promoted_and_undone(page: Page, served: Served) -> None:
     go(page, served, "queries/spend", "spend")
     page.get_by_role("button", name="Shadow").click()
-    page.get_by_label("SELECT").fill(f"{SPEND} HAVING count(*) > 30")
-    page.get_by_role("button", name="Estimate").click()
+    estimate(page, "SELECT", f"{SPEND} HAVING count(*) > 30")
     apply(page, "at once")
     expect(page.get_by_role("button", name="Promote the shadow")).to_be_visible()
     expect(page.get_by_role("button", name="Shadow", exact=True)).to_have_count(0)
@@ -292,6 +324,23 @@ def test_a_shadow_is_compared_promoted_and_undone(page: Page, served: Served) ->
     expect(page.get_by_text("The query has no shadow.")).to_be_visible()
 
 
+def test_dead_letters_are_shown_and_sent_again_once(page: Page, served: Served) -> None:
+    go(page, served, "dead-letters", "Dead letters")
+    served.kafka.produce(TOPIC, [(0, b"k", b"{not json"), (0, b"k", None)])
+    letters = page.get_by_role("region", name="Dead letters", exact=True)
+    expect(letters).to_contain_text("the value does not parse")
+    expect(letters).to_contain_text("the record has no value")
+    expect(page.get_by_text("{not json")).to_be_visible()
+    page.get_by_role("button", name="Replay taps").click()
+    expect(page.get_by_role("dialog").last).to_contain_text("sends 2 dead letters again")
+    assert len(served.kafka.read(TOPIC)) == 2, "an estimate sends nothing"
+    apply(page, "sends 2 dead letters again")
+    again = served.kafka.read(TOPIC)[2:]
+    assert [one.headers["millpond-replay"] for one in again] == [f"{TOPIC}-0@{n}".encode() for n in range(2)]
+    expect(page.get_by_text(f"{TOPIC}-0 at 3")).to_be_visible()  # they are dead again
+    expect(page.get_by_text("{not json")).to_have_count(1)
+
+
 def test_a_pond_is_scaled_and_scaled_back(page: Page, served: Served) -> None:
     before = served.client().status().instances
     go(page, served, "", "Overview")
@@ -304,6 +353,43 @@ def test_a_pond_is_scaled_and_scaled_back(page: Page, served: Served) -> None:
     page.get_by_role("button", name="Undo").click()
     apply(page, "state moves")
     until(lambda: served.client().status().instances == before, "the pond has its instances again")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_each_page_is_accessible_and_fits_a_narrow_screen(page: Page, served: Served, scheme: str) -> None:
+    """Names, roles and contrast are what axe-core checks. Only tables may be wider than the screen: they scroll."""
+    size = page.viewport_size
+    page.emulate_media(color_scheme="light" if scheme == "light" else "dark")
+    page.set_viewport_size({"width": 360, "height": 640})
+    found = list[str]()
+    for path, heading in [*PAGES, ("queries/spend", "spend")]:
+        go(page, served, path, heading)
+        expect(page.locator("body")).to_have_class(re.compile("body--dark" if scheme == "dark" else "body--light"))
+        found += [f"{heading}: {one}" for one in violations(page)]
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        found += [f"{heading} is {wide} pixels wide"] if wide > 360 else []
+    assert not found, "\n".join(found)
+    page.emulate_media(color_scheme="light")
+    page.set_viewport_size(size)
+
+
+def test_a_change_can_be_made_with_the_keyboard(page: Page, served: Served) -> None:
+    go(page, served, "queries/big", "big")
+    press(page, page.get_by_role("button", name="Pause"), "Enter")
+    dialog = page.get_by_role("dialog").last
+    expect(dialog).to_contain_text("at once")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    press(page, page.get_by_role("button", name="Pause"), "Enter")
+    press(page, dialog.get_by_role("button", name="Apply"), "Space")
+    expect(page.get_by_role("button", name="Resume")).to_be_visible()
+    press(page, page.get_by_role("button", name="Undo"), "Enter")
+    assert not (found := violations(page)), found
+    press(page, dialog.get_by_role("button", name="Apply"), "Enter")
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
+    press(page, page.get_by_role("tab", name="Text"), "ArrowRight")
+    press(page, page.get_by_role("tab", name="Rows"), "Enter")
+    expect(page.get_by_role("region", name="Rows")).to_be_visible()
 
 
 def test_a_page_goes_on_with_the_next_leader(page: Page, served: Served) -> None:

@@ -69,7 +69,7 @@ class Proposal(NamedTuple):
 
 async def propose(readings: Readings, change: Proposal, done: Callable[[], object] = lambda: None) -> None:
     """Show what a change would do, and make it if that is confirmed; then call `done`."""
-    with _dialog() as dialog, _card("w-full", change.title):
+    with _dialog(change.title) as dialog, ui.card().classes("w-full"):
         ui.label(change.title).classes("text-lg").props('role="heading" aria-level="2"')
         effect = ui.label("Estimating …").props('aria-live="polite"')
         alert = Alert()
@@ -109,15 +109,13 @@ async def propose(readings: Readings, change: Proposal, done: Callable[[], objec
         alert.show(error)
 
 
-def _dialog() -> ui.dialog:
-    """A dialog of the page, rather than of the button that opens it: that may be replaced while the dialog is open."""
+def _dialog(title: str) -> ui.dialog:
+    """A dialog of the page, rather than of the button that opens it: that may be replaced while the dialog is open.
+
+    The title contains texts of users, so it must not be parsed as a string of properties.
+    """
     with ui.context.client.content:
-        return ui.dialog()
-
-
-def _card(classes: str, title: str) -> ui.card:
-    """The card of a dialog. The title contains texts of users, so it must not be parsed as a string of properties."""
-    made = ui.card().classes(classes).props('role="dialog"')
+        made = ui.dialog()
     made.props["aria-label"] = title
     return made
 
@@ -239,7 +237,7 @@ def _value(text: str) -> Value:
 @contextmanager
 def _form(readings: Readings, title: str, proposal: Callable[[], Proposal]) -> Iterator[None]:
     """A dialog with the fields that are made inside, which then proposes the change; it stays until that is made."""
-    with _dialog() as dialog, _card("w-full max-w-3xl", title):
+    with _dialog(title) as dialog, ui.card().classes("w-full max-w-3xl"):
         ui.label(title).classes("text-lg").props('role="heading" aria-level="2"')
         yield
         alert = Alert()

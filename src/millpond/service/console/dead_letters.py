@@ -20,7 +20,7 @@ def show_dead_letters(readings: Readings) -> None:
         note = ui.label().props('role="status"')
         counts = table("Dead letters", _COLUMNS, _COLUMNS[3:4], row_key="at")
         buttons = ui.row().classes("w-full items-center")
-        newest = code("")
+        newest = code("Newest dead letters")
         offered: tuple[str, ...] | None = None
 
         async def update() -> None:

@@ -47,7 +47,7 @@ def show_graph(readings: Readings) -> None:
         note = ui.label().props('role="status"')
         chart = ui.echart(_chart()).classes("w-full").props('role="img" aria-label="Streams, groups, queries, sinks"')
         with ui.expansion("What is shared").classes("w-full border") as shared:
-            sharing = code("")
+            sharing = code("What is shared")
         drawn: list[tuple[Link, ...]] = []
         planned: list[_Planned] = []
 

@@ -22,6 +22,7 @@ PAGES = (("", "Overview"), ("queries", "Queries"), ("graph", "Graph"), ("epochs"
 _STYLE = """
 body { font-family: system-ui, sans-serif; --q-primary: #1d5c96 !important; }
 body.body--dark { --q-primary: #8cbce8 !important; }
+@layer overrides { body.body--dark .q-btn.bg-primary { color: #10202e !important; } }
 header { background-color: #1d4f7c !important; }
 .figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(10rem, 1fr)); gap: .75rem; width: 100%; }
 .code { font-family: ui-monospace, monospace; white-space: pre; overflow-x: auto; max-width: 100%; width: 100%; }
@@ -39,13 +40,18 @@ _EXPIRED = f"""<script>setInterval(async () => {{
   if (answer?.status === 401) location.reload();
 }}, 2000);</script>"""
 
+# A table that is wider than the screen scrolls in a part of it, which has to be reached by Tab for that.
+_SCROLLED = """<script>new MutationObserver(() => {
+  for (const part of document.querySelectorAll(".q-table__middle:not([tabindex])")) part.tabIndex = 0;
+}).observe(document, {childList: true, subtree: true});</script>"""
+
 
 @contextmanager
 def page(title: str) -> Iterator[None]:
     """The frame of a page: links to all pages, the way out, and the heading."""
     ui.page_title(f"{title} - Millpond")
     ui.add_css(_STYLE)
-    ui.add_head_html(_EXPIRED)
+    ui.add_head_html(_EXPIRED + _SCROLLED)
     with ui.header().classes("items-center gap-4 py-2").props('role="banner"'):
         ui.link("Millpond", f"{CONSOLE}/").classes("text-white text-lg font-bold no-underline")
         with ui.element("nav").classes("flex gap-4 grow flex-wrap").props('aria-label="Pages"'):
@@ -54,7 +60,7 @@ def page(title: str) -> Iterator[None]:
         with ui.element("form").props(f'method="post" action="{SIGN_OUT}"'):
             leave = ui.element("input").props('type="submit" value="Sign out"')
             leave.classes("cursor-pointer underline bg-transparent")
-    with ui.element("main").classes("w-full flex flex-col gap-4"):
+    with ui.column().classes("w-full gap-4"):
         ui.label(title).classes("text-2xl").props('role="heading" aria-level="1"')
         yield
 
@@ -86,9 +92,10 @@ def table(label: str, columns: Sequence[str], numbers: Sequence[str] = (), **opt
     return made.props(f'dense flat bordered wrap-cells title="{label}" role="region" aria-label="{label}"')
 
 
-def code(text: str) -> ui.label:
-    """A text in a fixed width, as it is."""
-    return ui.label(text).classes("code text-sm")
+def code(label: str, text: str = "") -> ui.label:
+    """A text in a fixed width, as it is, with a name for readers of screens; the keyboard can scroll it."""
+    made = ui.label(text).classes("code text-sm")
+    return made.props(f'role="region" aria-label="{label}" tabindex="0"')
 
 
 class Alert:

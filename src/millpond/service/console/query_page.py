@@ -40,21 +40,21 @@ async def show_query(readings: Readings, name: str) -> None:
             return
         figures, buttons = Figures(), ui.row().classes("gap-2")
         shown, receiving = list[str](), list[asyncio.Task[None]]()
-        with ui.tabs().props("align=left no-caps") as tabs:
+        with ui.tabs().props("align=left no-caps").classes("w-full") as tabs:
             for label in ("Text", "Rows", "Why", "History", "Shadow"):
                 ui.tab(label)
         with ui.tab_panels(tabs, value="Text").classes("w-full"):
             with ui.tab_panel("Text"):
-                text = code(query.text)
+                text = code("Text", query.text)
                 columns = table("Columns", ("column", "type"))
             with ui.tab_panel("Rows"):
                 rows = table("Rows", [column.name for column in query.columns], pagination=_ROWS)
             with ui.tab_panel("Why"):
-                why = code("")
+                why = code("Why")
             with ui.tab_panel("History"):
                 history = history_table()
             with ui.tab_panel("Shadow"):
-                difference = code("")
+                difference = code("Shadow")
 
         async def update() -> None:
             try:

@@ -30,6 +30,8 @@ class Site:
         _add_pages(readings)
         # long polling only: the listening socket bounds requests of HTTP, and would have to do so for other protocols
         app.config.socket_io_js_transports = ["polling"]
+        # otherwise a bar at the top would show each poll as a page that loads
+        app.config.quasar_config["loadingBar"]["skipHijack"] = True
         site = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
         ui.run_with(
             site, title="Millpond", dark=None, language="en-US", show_welcome_message=False,

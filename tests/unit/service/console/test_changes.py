@@ -33,8 +33,8 @@ def on_page(work: Callable[[Client], Coroutine[Any, Any, None]], monkeypatch: py
 def test_a_title_cannot_add_properties_to_its_dialog(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(client: Client) -> None:
         await propose(NO_READINGS, Proposal(TITLE, lambda who, dry: Changed("least", 1), priced=False))
-        (card,) = [one for one in client.elements.values() if isinstance(one, ui.card)]
-        assert dict(card.props) == {"role": "dialog", "aria-label": TITLE}
+        (dialog,) = [one for one in client.elements.values() if isinstance(one, ui.dialog)]
+        assert dialog.props["aria-label"] == TITLE and "innerHTML" not in dialog.props
 
     on_page(work, monkeypatch)
 
