@@ -36,6 +36,10 @@ class MillpondError(Exception):
         self.what = what
         self.cure = cure
 
+    def _render_traceback_(self) -> list[str]:
+        """How IPython and Jupyter show the error: in one line, as the command line does."""
+        return [str(self)]
+
     def __str__(self) -> str:
         return f"[{self.code}] {self.what}{_CURE if self.flattened else ' '}{self.cure}".rstrip()
 

@@ -215,7 +215,7 @@ def test_the_notebook(spark: SparkSession, here: Path) -> None:
     assert "<th>query</th>" in pond._repr_html_() and "rows of closed windows" in why._repr_html_()
     assert sorted(zip(closed["page"], closed["n"], strict=True)) == [("/cart", 1), ("/home", 2)]
     assert sorted(zip(drained["page"], drained["n"], strict=True)) == [("/cart", 1), ("/home", 1), ("/home", 2)]
-    assert [*busiest["n"]] == [3]
+    assert [*busiest["n"]] == [3] and [*busiest.columns] == ["w_start", "w_end", "n"]
 
 
 @pytest.mark.parametrize(("example", "events"), [("sensor_alarms", "readings"), ("flights", "departures")])

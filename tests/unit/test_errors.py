@@ -97,3 +97,8 @@ def test_a_local_folder_that_is_full_says_so(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(DiskFullError, match="Make room"):
         folder.create("record", b"bytes")
+
+
+def test_a_notebook_shows_an_error_in_one_line() -> None:
+    error = CorruptError("The column `amuont` does not exist.", "Did you mean `amount`?")
+    assert error._render_traceback_() == [str(error)], "IPython calls this instead of printing a traceback"

@@ -45,7 +45,7 @@ from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.inner_reports import labels
 from millpond.runtime.inspect.sharing import Sharing, sharing
 from millpond.runtime.rows.served_keys import served_key
-from millpond.runtime.rows.window_rows import output_schema
+from millpond.runtime.rows.window_rows import output_schema, with_flat_windows
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.driver.spark_progress import Alive
 from millpond.spark.frontend.frontend import FrontEnd
@@ -222,8 +222,10 @@ class Pond:
             return plan_of(opened.spec)
         return with_declared(build_plan(with_inner(self.queries, self._declarations.front.streams)), self.streams)
 
-    def table(self, name: str) -> pa.Table:
+    def table(self, name: str, *, flat_windows: bool = False) -> pa.Table:
         """All rows of a query whose sink is `memory`; before the first row, a table with its columns.
+
+        `flat_windows`: a window `w` is two columns, `w_start` and `w_end`, by which a DataFrame can be grouped.
 
         Raises:
             QueryError: the query has another sink.
@@ -233,7 +235,8 @@ class Pond:
         if opened is None:
             raise KeyError(name)
         rows, query = opened.followers.tables.table(name), self._declarations.queries.get(name)
-        return rows if rows.num_columns or query is None else output_schema(query).empty_table()
+        found = rows if rows.num_columns or query is None else output_schema(query).empty_table()
+        return with_flat_windows(found) if flat_windows else found
 
     def late_rows(self, name: str) -> pa.Table:
         """All late events until now of a query whose `late` sink is `memory`; `_watermark`: the watermark they missed.

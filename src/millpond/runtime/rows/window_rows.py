@@ -458,3 +458,14 @@ def _windows(starts: Ints, ends: Ints) -> pa.Array:
     kind = ARROW_TYPES["timestamp"]
     parts = [pa.array(starts).view(kind), pa.array(ends).view(kind)]
     return pa.StructArray.from_arrays(parts, fields=list(ARROW_WINDOW))
+
+
+def with_flat_windows(rows: pa.Table) -> pa.Table:
+    """The rows with each window `w` as two columns, `w_start` and `w_end`."""
+    names: list[str] = []
+    columns: list[pa.ChunkedArray] = []
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        window = column.type == ARROW_WINDOW
+        names += [f"{name}_start", f"{name}_end"] if window else [name]
+        columns += column.flatten() if window else [column]
+    return pa.Table.from_arrays(columns, names=names)

@@ -23,7 +23,7 @@ from millpond.log.places.address import Given
 from millpond.model.query import Query
 from millpond.model.spec import PondSpec
 from millpond.reconfigure.lifecycle import current
-from millpond.runtime.rows.window_rows import ARROW_WINDOW
+from millpond.runtime.rows.window_rows import with_flat_windows
 from millpond.service.postgres.client_sql import distinct_names
 from millpond.service.server.log_reader import LogReader
 from millpond.state.backends.kinds import shown, store_kind, store_path
@@ -217,11 +217,5 @@ def _served(spec: PondSpec) -> dict[str, Query]:
 
 
 def _flat(rows: pa.Table) -> pa.Table:
-    """The rows with each window `w` as two columns, `w_start` and `w_end`."""
-    names: list[str] = []
-    columns: list[pa.ChunkedArray] = []
-    for name, column in zip(rows.column_names, rows.columns, strict=True):
-        window = column.type == ARROW_WINDOW
-        names += [f"{name}_start", f"{name}_end"] if window else [name]
-        columns += column.flatten() if window else [column]
-    return pa.Table.from_arrays(columns, names=distinct_names(names))
+    flat = with_flat_windows(rows)
+    return flat.rename_columns(distinct_names(flat.column_names))
