@@ -469,7 +469,7 @@ def test_a_backfilled_query_tells_all_that_it_would_have_told(tmp_path: Path) ->
         run.epoch([rows])
         assert not [one for one in run.pond.manifest.sections.values() if one.kind == "backfill"]
     assert run.check(epochs, "backfilled") > 30
-    assert not run.pond.spec.left.recalled
+    assert not run.pond.spec.effects.recalled
     whole = {name: complete_from(run.pond.spec, name) for name in asked}
     assert whole == {name: 41 * SECOND if name == "late" else None for name in asked}
     groups = {one.group for one in run.pond.manifest.sections.values() if one.kind == "segment"}
@@ -503,7 +503,7 @@ def test_events_that_are_retained_make_any_window_whole(tmp_path: Path) -> None:
     kept = [one for one in run.pond.manifest.sections.values() if one.group == run.pond.plan.retained[0].id]
     assert 0 < len(kept) < 40  # merged as they come, and gone when they are too old
     assert min(int(one.info["last"]) for one in kept) > 14 * SECOND  # type: ignore[arg-type]
-    assert not run.pond.spec.left.recalled  # the versions that began with them have ended, and given back their state
+    assert not run.pond.spec.effects.recalled  # the versions that began with them have ended, and their state is freed
     groups = {one.group for one in run.pond.manifest.sections.values() if one.kind == "segment"}
     assert groups <= {group.id for group in run.pond.plan.groups}
 

@@ -324,18 +324,18 @@ def test_a_shard_and_an_instance_are_added_together_and_by_another_driver(
         pond.change(scale(KnownPond(pond.spec, pond.manifest), 4, made.slots.steady, target=target))
         arrived, leads = threading.Event(), iter([True, True])
         first = ShardMover(made.store, made.slots, lambda: next(leads, False), lambda _target: arrived.set())
-        first.aim(pond.spec.left.shards)
+        first.aim(pond.spec.effects.shards)
         made.epochs(2)
         until(lambda: first.note is None, "it ends after two portions")
         assert not arrived.is_set() and made.store.shards(range(BUCKETS)) != list(target)
         assert made.owners == rescaled_on(before.owners, target, 4)
         assert len(pond.manifest.live(3, made.group, "keys")), "the new instance works while slots move"
         second = ShardMover(made.store, made.slots, lambda: True, lambda _target: arrived.set())
-        second.aim(in_force(pond.manifest).left.shards)  # as the next driver finds it in the log
+        second.aim(in_force(pond.manifest).effects.shards)  # as the next driver finds it in the log
         made.epochs(2)
         assert arrived.wait(SECONDS), second.note
         pond.change(resharded(KnownPond(pond.spec, pond.manifest), target))
-        second.aim(pond.spec.left.shards)
+        second.aim(pond.spec.effects.shards)
         second.close()
         number = pond.manifest.map
         made.epochs(2)

@@ -78,7 +78,7 @@ class Recalled(msgspec.Struct, frozen=True):
     from_us: int
 
 
-class Changed(msgspec.Struct, frozen=True, omit_defaults=True):
+class ChangeEffects(msgspec.Struct, frozen=True, omit_defaults=True):
     """The lasting effects of all changes of a pond.
 
     - `last`: the record of the newest change of queries; -1: none.

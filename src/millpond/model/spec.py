@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from millpond.errors import CorruptError
-from millpond.model.change_history import Changed
+from millpond.model.change_history import ChangeEffects
 from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
@@ -36,7 +36,7 @@ class PondSpec(msgspec.Struct, frozen=True):
     since_us: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
     joins: tuple[Join, ...] | msgspec.UnsetType = msgspec.UNSET
     owned: tuple[tuple[int, int], ...] | msgspec.UnsetType = msgspec.UNSET
-    changed: Changed | msgspec.UnsetType = msgspec.UNSET
+    changed: ChangeEffects | msgspec.UnsetType = msgspec.UNSET
     named: tuple[Relation, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @classmethod
@@ -58,9 +58,9 @@ class PondSpec(msgspec.Struct, frozen=True):
         return {} if isinstance(self.since_us, msgspec.UnsetType) else self.since_us
 
     @property
-    def left(self) -> Changed:
+    def effects(self) -> ChangeEffects:
         """`changed`; an empty value if the pond was never changed."""
-        return Changed() if isinstance(self.changed, msgspec.UnsetType) else self.changed
+        return ChangeEffects() if isinstance(self.changed, msgspec.UnsetType) else self.changed
 
     @property
     def relations(self) -> tuple[Relation, ...]:

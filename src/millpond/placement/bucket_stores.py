@@ -22,7 +22,7 @@ def places_in(spec: PondSpec) -> Places:
     Raises:
         CorruptError: the number of stored places is not the number of buckets.
     """
-    places = of_runs(spec.left.places or ((OWN, spec.buckets),))
+    places = of_runs(spec.effects.places or ((OWN, spec.buckets),))
     if len(places) != spec.buckets:
         raise CorruptError("The stored places of the pond's buckets are not those of its spec.", "Restore the log.")
     return places

@@ -117,12 +117,12 @@ def _map_of(change: _Change | None, number: int, born: Owners, instances: int) -
 
 def maps_in(spec: PondSpec, manifest: Manifest) -> tuple[BucketMap, BucketMap]:
     """The two maps of `bucket_maps`, for a pond with this spec."""
-    return bucket_maps(owners_in(spec), spec.instances, manifest, spec.left.scaled)
+    return bucket_maps(owners_in(spec), spec.instances, manifest, spec.effects.scaled)
 
 
 def requested_map_in(spec: PondSpec, manifest: Manifest) -> BucketMap:
     """The map of `requested_map`, for a pond with this spec."""
-    return requested_map(owners_in(spec), spec.instances, manifest, spec.left.scaled)
+    return requested_map(owners_in(spec), spec.instances, manifest, spec.effects.scaled)
 
 
 def buckets_moving(spec: PondSpec, manifest: Manifest) -> int:

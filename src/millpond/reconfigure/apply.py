@@ -57,9 +57,9 @@ def plan_of(spec: PondSpec) -> Plan:
     halted = not_answered(spec)
     answered = (
         query for query in spec.computed
-        if query.name not in halted and not (isinstance(query, Selection) and query.name in spec.left.paused)
+        if query.name not in halted and not (isinstance(query, Selection) and query.name in spec.effects.paused)
     )  # fmt: skip
-    return with_declared(build_plan(answered, spec.since, spec.left), spec.streams)
+    return with_declared(build_plan(answered, spec.since, spec.effects), spec.streams)
 
 
 def setting_of(pond: str, folder: Path, cache: Path, spec: PondSpec, owners: Owners) -> Setting:
@@ -70,18 +70,18 @@ def setting_of(pond: str, folder: Path, cache: Path, spec: PondSpec, owners: Own
 
 def arranged(setting: Setting, spec: PondSpec) -> Setting:
     """The setting of the queries in force according to `spec`; the layout of the read stays as it is."""
-    left, halted = spec.left, not_answered(spec)
-    replaced = tuple(sorted(left.replaced.items()))
-    paused = frozenset(left.paused) | {name for name, of in replaced if of in left.paused}
-    still = {name: value for name, value in left.parameters.items() if name not in left.feeds}
+    effects, halted = spec.effects, not_answered(spec)
+    replaced = tuple(sorted(effects.replaced.items()))
+    paused = frozenset(effects.paused) | {name for name, of in replaced if of in effects.paused}
+    still = {name: value for name, value in effects.parameters.items() if name not in effects.feeds}
     plan = with_parameters(plan_of(spec), still)
     return setting._replace(
         streams=tuple(stream for stream in spec.streams if halted.isdisjoint(stream.upstreams)),
         plan=plan, paused=paused, replaced=replaced,
-        parameters=tuple(sorted(left.parameters.items())),
-        recalled=tuple((name, one.n, one.from_us) for name, one in sorted(left.recalled.items())),
-        scaled=left.scaled,
-        feeds=feeds_of(left.feeds, left.parameters, spec.all_queries),
+        parameters=tuple(sorted(effects.parameters.items())),
+        recalled=tuple((name, one.n, one.from_us) for name, one in sorted(effects.recalled.items())),
+        scaled=effects.scaled,
+        feeds=feeds_of(effects.feeds, effects.parameters, spec.all_queries),
         clock=clock_parameters(plan.all_queries),
     )  # fmt: skip
 
@@ -93,7 +93,7 @@ def change_record(
 
     `receipts`: of the deltas that were prepared for the change.
     """
-    change = msgspec.structs.replace(change, before=spec.left.last)
+    change = msgspec.structs.replace(change, before=spec.effects.last)
     if isinstance(change, Add | Alter | Drop | End | Shadow | Discard | Halt):
         change = _in_form(spec, change)
     after = plan_of(applied(spec, run.n, change))

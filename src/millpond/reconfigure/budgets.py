@@ -38,7 +38,7 @@ class Budgets:
         if spec is None:
             return
         limits = {query.name: query.budget for query in current(spec) if isinstance(query.budget, Budget)}
-        limits = {name: budget for name, budget in limits.items() if name not in spec.left.halted}
+        limits = {name: budget for name, budget in limits.items() if name not in spec.effects.halted}
         self._over = {}
         if not limits:
             return
@@ -80,7 +80,7 @@ def with_versions(spec: PondSpec, found: Mapping[str, Cost]) -> dict[str, Cost]:
     """The cost of each query: with its shadow, the replaced versions that still emit their last windows, and an equal
     part of each inner query that it uses.
     """
-    owner = dict(spec.left.replaced) | {shadow: name for name, shadow in spec.left.shadows.items()}
+    owner = dict(spec.effects.replaced) | {shadow: name for name, shadow in spec.effects.shadows.items()}
     parts: dict[str, list[Cost]] = {}
     streams = {stream.name: stream for stream in spec.streams}
     users: dict[str, set[str]] = {}

@@ -11,7 +11,7 @@ from millpond.errors import CorruptError
 from millpond.log.manifest import Manifest
 from millpond.log.port import Log
 from millpond.log.records import ChangeRecord, decode
-from millpond.model.change_history import ALWAYS, Changed, Feeding, Leaving, Recalled, Scaled, StoredQuery
+from millpond.model.change_history import ALWAYS, ChangeEffects, Feeding, Leaving, Recalled, Scaled, StoredQuery
 from millpond.model.change_json import Move, Resharded, Scale
 from millpond.model.endpoints import Sink
 from millpond.model.join import Join
@@ -57,55 +57,57 @@ def in_force(manifest: Manifest) -> PondSpec:
     spec = from_json(manifest.spec)
     for found in manifest.changes:
         change = change_of(found.change)
-        if change is not None and found.n > spec.left.last:  # a claim repeats the change by which state is stored
+        if change is not None and found.n > spec.effects.last:  # a claim repeats the change by which state is stored
             spec = applied(spec, found.n, change)
     return spec
 
 
 def applied(spec: PondSpec, n: int, change: Change) -> PondSpec:
     """The spec after a change in record `n`."""
-    left = _with(spec.left, last=n)
+    effects = _with(spec.effects, last=n)
     if isinstance(change, Add | Alter | Shadow):
         spec = _naming(spec, change.named)
     if isinstance(change, Add | Alter | Drop | End | Shadow | Discard | Halt):
-        left = _with(left, signed=tuple(sorted({*left.signed, *change.signed})))
+        effects = _with(effects, signed=tuple(sorted({*effects.signed, *change.signed})))
     match change:
         case Add():
-            return _added(spec, left, n, change)
+            return _added(spec, effects, n, change)
         case Drop():
-            return _dropped(spec, left, n, change)
+            return _dropped(spec, effects, n, change)
         case Pause():
-            return _with_queries(spec, _with(left, paused=tuple(sorted({*left.paused, change.name}))), spec.all_queries)
+            effects = _with(effects, paused=tuple(sorted({*effects.paused, change.name})))
+            return _with_queries(spec, effects, spec.all_queries)
         case Resume():
-            return _with_queries(spec, _with(left, paused=_without(left.paused, change.name)), spec.all_queries)
+            return _with_queries(spec, _with(effects, paused=_without(effects.paused, change.name)), spec.all_queries)
         case Alter():
-            return _altered(spec, left, change)
+            return _altered(spec, effects, change)
         case End():
-            return _ended(spec, left, change.name)
+            return _ended(spec, effects, change.name)
         case Shadow():
-            return _shadowed(spec, left, change)
+            return _shadowed(spec, effects, change)
         case Promote():
-            return _swapped(spec, left, change)
+            return _swapped(spec, effects, change)
         case Discard():
-            return _discarded(spec, left, change.name)
+            return _discarded(spec, effects, change.name)
         case Halt():
-            return _with_queries(spec, _with(left, halted=left.halted | {change.name: change.why}), spec.all_queries)
+            effects = _with(effects, halted=effects.halted | {change.name: change.why})
+            return _with_queries(spec, effects, spec.all_queries)
         case SetParameter():
-            feeds = {name: fed for name, fed in left.feeds.items() if name != change.name}
-            parameters = left.parameters | {change.name: change.value}
-            return _with_queries(spec, _with(left, parameters=parameters, feeds=feeds), spec.all_queries)
+            feeds = {name: fed for name, fed in effects.feeds.items() if name != change.name}
+            parameters = effects.parameters | {change.name: change.value}
+            return _with_queries(spec, _with(effects, parameters=parameters, feeds=feeds), spec.all_queries)
         case Feed():
-            fed = left.feeds.get(change.name)  # the parameter keeps its value until new rows change it
-            feeds = left.feeds | {change.name: Feeding(change.query, change.column, n if fed is None else fed.n)}
-            return _with_queries(spec, _with(left, feeds=feeds), spec.all_queries)
+            fed = effects.feeds.get(change.name)  # the parameter keeps its value until new rows change it
+            feeds = effects.feeds | {change.name: Feeding(change.query, change.column, n if fed is None else fed.n)}
+            return _with_queries(spec, _with(effects, feeds=feeds), spec.all_queries)
         case Scale():
             request = Scaled(n, change.instances, change.owned)
-            left = _with(left, scaled=(*left.scaled, request), shards=change.shards or left.shards)
-            return _with_queries(spec, left, spec.all_queries)
+            effects = _with(effects, scaled=(*effects.scaled, request), shards=change.shards or effects.shards)
+            return _with_queries(spec, effects, spec.all_queries)
         case Resharded():
-            return _with_queries(spec, _with(left, shards=()), spec.all_queries)
+            return _with_queries(spec, _with(effects, shards=()), spec.all_queries)
         case Move():
-            return _with_queries(spec, _with(left, places=change.places), spec.all_queries)
+            return _with_queries(spec, _with(effects, places=change.places), spec.all_queries)
 
 
 def _naming(spec: PondSpec, named: tuple[Relation, ...]) -> PondSpec:
@@ -115,13 +117,13 @@ def _naming(spec: PondSpec, named: tuple[Relation, ...]) -> PondSpec:
     return msgspec.structs.replace(spec, named=(*spec.relations, *fresh)) if fresh else spec
 
 
-def _added(spec: PondSpec, left: Changed, n: int, change: Add) -> PondSpec:
+def _added(spec: PondSpec, effects: ChangeEffects, n: int, change: Add) -> PondSpec:
     since, new = dict(spec.since) | change.steps_us, [change.stored.query]
     if not isinstance(change.since_us, msgspec.UnsetType):
         since[change.name] = change.since_us
     streams = (*spec.streams, *(stream for stream in change.streams if stream not in spec.streams))
-    leaving = tuple(one for one in left.leaving if one.stored.query.name != change.name)
-    apart = (*left.apart, change.name) if change.apart else left.apart
+    leaving = tuple(one for one in effects.leaving if one.stored.query.name != change.name)
+    apart = (*effects.apart, change.name) if change.apart else effects.apart
     query, recall = change.stored.query, change.recall_us if isinstance(change.recall_us, int) else None
     from_us = change.incomplete_us if isinstance(change.incomplete_us, int) else recall
     from_us = change.backfill_us if isinstance(change.backfill_us, int) else from_us
@@ -131,125 +133,131 @@ def _added(spec: PondSpec, left: Changed, n: int, change: Add) -> PondSpec:
         new.append(_leaving_off(version, early))
         since |= {} if from_us == ALWAYS else {early: from_us}
         begins = from_us if isinstance(change.backfill_us, int) else recall
-        left = _with(
-            left, until_us=left.until_us | {early: change.since_us}, replaced=left.replaced | {early: change.name},
-            recalled=left.recalled | {early: Recalled(-1, from_us) if begins is None else Recalled(n, begins)},
-            whole_us=left.whole_us | {change.name: whole if isinstance(whole := change.whole_us, int) else ALWAYS},
+        effects = _with(
+            effects, until_us=effects.until_us | {early: change.since_us},
+            replaced=effects.replaced | {early: change.name},
+            recalled=effects.recalled | {early: Recalled(-1, from_us) if begins is None else Recalled(n, begins)},
+            whole_us=effects.whole_us | {change.name: whole if isinstance(whole := change.whole_us, int) else ALWAYS},
         )  # fmt: skip
-    left = _with(left, leaving=leaving, apart=apart, added=left.added | {change.name: n})
-    return _with_queries(spec, left, (*spec.all_queries, *new), streams, since)
+    effects = _with(effects, leaving=leaving, apart=apart, added=effects.added | {change.name: n})
+    return _with_queries(spec, effects, (*spec.all_queries, *new), streams, since)
 
 
-def _dropped(spec: PondSpec, left: Changed, n: int, change: Drop) -> PondSpec:
+def _dropped(spec: PondSpec, effects: ChangeEffects, n: int, change: Drop) -> PondSpec:
     gone = query_of(spec, change.name)
-    versions = {name for name, of in left.replaced.items() if of == change.name} | {left.shadows.get(change.name, "")}
-    left = _with(
-        left, paused=_without(left.paused, change.name), leaving=(*left.leaving, Leaving(StoredQuery.of(gone), n)),
-        versions={name: version for name, version in left.versions.items() if name != change.name},
-        until_us={name: until for name, until in left.until_us.items() if name not in versions},
-        replaced={name: of for name, of in left.replaced.items() if name not in versions},
-        shadows={name: shadow for name, shadow in left.shadows.items() if name != change.name},
-        halted={name: why for name, why in left.halted.items() if name != change.name},
-        promoted=_without(left.promoted, change.name),
-        whole_us={name: whole for name, whole in left.whole_us.items() if name != change.name},
-        added={name: at for name, at in left.added.items() if name != change.name},
+    versions = {name for name, of in effects.replaced.items() if of == change.name}
+    versions.add(effects.shadows.get(change.name, ""))
+    effects = _with(
+        effects, paused=_without(effects.paused, change.name),
+        leaving=(*effects.leaving, Leaving(StoredQuery.of(gone), n)),
+        versions={name: version for name, version in effects.versions.items() if name != change.name},
+        until_us={name: until for name, until in effects.until_us.items() if name not in versions},
+        replaced={name: of for name, of in effects.replaced.items() if name not in versions},
+        shadows={name: shadow for name, shadow in effects.shadows.items() if name != change.name},
+        halted={name: why for name, why in effects.halted.items() if name != change.name},
+        promoted=_without(effects.promoted, change.name),
+        whole_us={name: whole for name, whole in effects.whole_us.items() if name != change.name},
+        added={name: at for name, at in effects.added.items() if name != change.name},
     )  # fmt: skip
     remaining = tuple(query for query in spec.all_queries if query.name not in {change.name, *versions})
     streams = (*spec.streams, *(stream for stream in change.streams if stream not in spec.streams))
-    return _with_queries(spec, left, remaining, streams)
+    return _with_queries(spec, effects, remaining, streams)
 
 
 def not_answered(spec: PondSpec) -> frozenset[str]:
     """Queries that a change has quarantined, with their replaced versions, shadows and inner queries."""
-    left = spec.left
-    if not left.halted:
+    effects = spec.effects
+    if not effects.halted:
         return frozenset()
-    versions = {name for name, of in left.replaced.items() if of in left.halted}
-    halted = {*left.halted, *versions, *(left.shadows.get(name, name) for name in left.halted)}
+    versions = {name for name, of in effects.replaced.items() if of in effects.halted}
+    halted = {*effects.halted, *versions, *(effects.shadows.get(name, name) for name in effects.halted)}
     streams = {stream.name: stream for stream in spec.streams}
     needed = with_inner((query for query in spec.all_queries if query.name not in halted), streams)
     inner = {query.name for query in inner_queries(spec.streams)} - {query.name for query in needed}
     return frozenset(halted | inner)
 
 
-def _altered(spec: PondSpec, left: Changed, change: Alter) -> PondSpec:
-    old, version = query_of(spec, change.name), spec.left.versions.get(change.name, 1)
+def _altered(spec: PondSpec, effects: ChangeEffects, change: Alter) -> PondSpec:
+    old, version = query_of(spec, change.name), spec.effects.versions.get(change.name, 1)
     new, since = [change.stored.query], dict(spec.since) | change.steps_us
-    was_apart, apart = change.name in left.apart, _without(left.apart, change.name)
+    was_apart, apart = change.name in effects.apart, _without(effects.apart, change.name)
     if change.apart or (was_apart and isinstance(change.since_us, msgspec.UnsetType)):
         apart = (*apart, change.name)
     if not isinstance(change.since_us, msgspec.UnsetType):
         was = since.pop(change.name, None)
         since[change.name] = change.since_us
-        whole = {name: start for name, start in left.whole_us.items() if name != change.name}
+        whole = {name: start for name, start in effects.whole_us.items() if name != change.name}
         if not isinstance(change.until_us, msgspec.UnsetType):
             mine = version_name(change.name, version)
             new.append(_leaving_off(old, mine))
             since |= {} if was is None else {mine: was}
             apart = (*apart, mine) if was_apart else apart
             whole[change.name] = _whole_us(spec, change.name)
-            left = _with(
-                left, until_us=left.until_us | {mine: change.until_us}, replaced=left.replaced | {mine: change.name}
-            )
-        left = _with(left, whole_us=whole)
-    left = _with(left, versions=left.versions | {change.name: version + 1}, apart=apart)
+            effects = _with(
+                effects, until_us=effects.until_us | {mine: change.until_us},
+                replaced=effects.replaced | {mine: change.name},
+            )  # fmt: skip
+        effects = _with(effects, whole_us=whole)
+    effects = _with(effects, versions=effects.versions | {change.name: version + 1}, apart=apart)
     others = tuple(query for query in spec.all_queries if query.name != change.name)
     streams = (*spec.streams, *(stream for stream in change.streams if stream not in spec.streams))
-    return _with_queries(spec, left, (*others, *new), streams, since)
+    return _with_queries(spec, effects, (*others, *new), streams, since)
 
 
-def _shadowed(spec: PondSpec, left: Changed, change: Shadow) -> PondSpec:
+def _shadowed(spec: PondSpec, effects: ChangeEffects, change: Shadow) -> PondSpec:
     """The spec with the query split at `since_us`, to separate rows of windows that both versions emit from others."""
-    old, version, shadow = query_of(spec, change.name), left.versions.get(change.name, 1), shadow_name(change.name)
+    old, version, shadow = query_of(spec, change.name), effects.versions.get(change.name, 1), shadow_name(change.name)
     new, since = [old, _hidden(change.stored.query, shadow)], dict(spec.since)
-    apart = (*left.apart, shadow) if change.apart else left.apart
+    apart = (*effects.apart, shadow) if change.apart else effects.apart
     if isinstance(change.since_us, msgspec.UnsetType):
         since |= {shadow: since[change.name]} if change.name in since else {}
-        apart = (*apart, shadow) if change.name in left.apart else apart
+        apart = (*apart, shadow) if change.name in effects.apart else apart
     else:
         mine, was = version_name(change.name, version), since.get(change.name)
         new.append(_leaving_off(old, mine))
         since |= {change.name: change.since_us, shadow: change.since_us} | ({} if was is None else {mine: was})
-        apart = (*apart, mine) if change.name in left.apart else apart
-        left = _with(
-            left, until_us=left.until_us | {mine: change.since_us}, replaced=left.replaced | {mine: change.name},
-            versions=left.versions | {change.name: version + 1},
-            whole_us=left.whole_us | {change.name: _whole_us(spec, change.name)},
+        apart = (*apart, mine) if change.name in effects.apart else apart
+        effects = _with(
+            effects, until_us=effects.until_us | {mine: change.since_us},
+            replaced=effects.replaced | {mine: change.name},
+            versions=effects.versions | {change.name: version + 1},
+            whole_us=effects.whole_us | {change.name: _whole_us(spec, change.name)},
         )  # fmt: skip
-    left = _with(left, shadows=left.shadows | {change.name: shadow}, apart=tuple(dict.fromkeys(apart)))
+    effects = _with(effects, shadows=effects.shadows | {change.name: shadow}, apart=tuple(dict.fromkeys(apart)))
     others = tuple(query for query in spec.all_queries if query.name != change.name)
-    return _with_queries(spec, left, (*others, *new), since=since)
+    return _with_queries(spec, effects, (*others, *new), since=since)
 
 
-def _swapped(spec: PondSpec, left: Changed, change: Promote) -> PondSpec:
+def _swapped(spec: PondSpec, effects: ChangeEffects, change: Promote) -> PondSpec:
     name, shadow, since = change.name, shadow_name(change.name), dict(spec.since)
     others = {query.name: query for query in spec.all_queries}
     old, promoted_query = others.pop(name), others.pop(shadow)
     queries = [*others.values(), _in_front(promoted_query, old), _hidden(old, shadow)]
     apart = {name: shadow, shadow: name}
-    promoted = _without(left.promoted, name) if name in left.promoted else (*left.promoted, name)
-    mine, was_apart = version_name(name, left.versions.get(name, 1)), name in left.apart
-    left = _with(
-        left, versions=left.versions | {name: left.versions.get(name, 1) + 1}, promoted=tuple(sorted(promoted)),
-        apart=tuple(apart.get(one, one) for one in left.apart),
+    promoted = _without(effects.promoted, name) if name in effects.promoted else (*effects.promoted, name)
+    mine, was_apart = version_name(name, effects.versions.get(name, 1)), name in effects.apart
+    effects = _with(
+        effects, versions=effects.versions | {name: effects.versions.get(name, 1) + 1},
+        promoted=tuple(sorted(promoted)),
+        apart=tuple(apart.get(one, one) for one in effects.apart),
     )  # fmt: skip
     if not isinstance(change.since_us, msgspec.UnsetType):
         queries.append(_leaving_off(old, mine))
         was = since.get(name)
         since |= {name: change.since_us, shadow: change.since_us} | ({} if was is None else {mine: was})
-        left = _with(
-            left, until_us=left.until_us | {mine: change.since_us}, replaced=left.replaced | {mine: name},
-            whole_us=left.whole_us | {name: _whole_us(spec, name)},
-            apart=(*left.apart, mine) if was_apart else left.apart,
+        effects = _with(
+            effects, until_us=effects.until_us | {mine: change.since_us}, replaced=effects.replaced | {mine: name},
+            whole_us=effects.whole_us | {name: _whole_us(spec, name)},
+            apart=(*effects.apart, mine) if was_apart else effects.apart,
         )  # fmt: skip
-    return _with_queries(spec, left, queries, since=since)
+    return _with_queries(spec, effects, queries, since=since)
 
 
-def _discarded(spec: PondSpec, left: Changed, name: str) -> PondSpec:
+def _discarded(spec: PondSpec, effects: ChangeEffects, name: str) -> PondSpec:
     shadow = shadow_name(name)
-    shadows = {one: of for one, of in left.shadows.items() if one != name}
-    left = _with(left, shadows=shadows, promoted=_without(left.promoted, name))
-    return _with_queries(spec, left, tuple(query for query in spec.all_queries if query.name != shadow))
+    shadows = {one: of for one, of in effects.shadows.items() if one != name}
+    effects = _with(effects, shadows=shadows, promoted=_without(effects.promoted, name))
+    return _with_queries(spec, effects, tuple(query for query in spec.all_queries if query.name != shadow))
 
 
 def _hidden(query: AnyQuery, name: str) -> AnyQuery:
@@ -275,12 +283,12 @@ def shadow_name(name: str) -> str:
     return f"{name}@shadow"
 
 
-def _ended(spec: PondSpec, left: Changed, version: str) -> PondSpec:
-    left = _with(
-        left, until_us={name: until for name, until in left.until_us.items() if name != version},
-        replaced={name: of for name, of in left.replaced.items() if name != version},
+def _ended(spec: PondSpec, effects: ChangeEffects, version: str) -> PondSpec:
+    effects = _with(
+        effects, until_us={name: until for name, until in effects.until_us.items() if name != version},
+        replaced={name: of for name, of in effects.replaced.items() if name != version},
     )  # fmt: skip
-    return _with_queries(spec, left, tuple(query for query in spec.all_queries if query.name != version))
+    return _with_queries(spec, effects, tuple(query for query in spec.all_queries if query.name != version))
 
 
 def _leaving_off(old: AnyQuery, name: str) -> AnyQuery:
@@ -316,11 +324,11 @@ def complete_from(spec: PondSpec, name: str) -> int | None:
 
 
 def _whole_us(spec: PondSpec, name: str) -> int:
-    return spec.left.whole_us.get(name, spec.since.get(name, ALWAYS))
+    return spec.effects.whole_us.get(name, spec.since.get(name, ALWAYS))
 
 
 def _with_queries(
-    spec: PondSpec, left: Changed, queries: Iterable[AnyQuery], streams: tuple[Stream, ...] | None = None,
+    spec: PondSpec, effects: ChangeEffects, queries: Iterable[AnyQuery], streams: tuple[Stream, ...] | None = None,
     since: Mapping[str, int] | None = None,
 ) -> PondSpec:  # fmt: skip
     """The spec with other queries. Streams that are read themselves stay, because Spark would read a stream that is
@@ -330,8 +338,8 @@ def _with_queries(
     by_name = {stream.name: stream for stream in streams or spec.streams}
     computed = with_inner(queries, by_name)
     used = {stream for query in computed for stream in query.streams}
-    used_times = event_times_of(query for query in computed if query.name not in left.halted)
-    times = spec.left.times | event_times_of(spec.computed)
+    used_times = event_times_of(query for query in computed if query.name not in effects.halted)
+    times = spec.effects.times | event_times_of(spec.computed)
     times = {stream: time for stream, time in times.items() if stream not in used_times}
     kept = tuple(stream for stream in streams or spec.streams if stream.name in used or is_read(stream))
     names, chosen = {query.name for query in computed}, spec.since if since is None else since
@@ -342,9 +350,9 @@ def _with_queries(
         owned=spec.owned,
         named=spec.named,
         changed=_with(
-            left, times={stream: time for stream, time in times.items() if stream in {s.name for s in kept}},
-            apart=tuple(name for name in left.apart if name in names),
-            recalled={name: n for name, n in left.recalled.items() if name in names},
+            effects, times={stream: time for stream, time in times.items() if stream in {s.name for s in kept}},
+            apart=tuple(name for name in effects.apart if name in names),
+            recalled={name: n for name, n in effects.recalled.items() if name in names},
         ),
     )  # fmt: skip
 
@@ -355,8 +363,8 @@ def still_leaving(spec: PondSpec, lagging: tuple[Leaving, ...], current_n: int) 
     """
     if isinstance(spec.changed, msgspec.UnsetType):
         return spec
-    scaled = tuple(one for one in spec.left.scaled if one.n >= current_n or one is spec.left.scaled[-1])
-    return msgspec.structs.replace(spec, changed=_with(spec.left, leaving=lagging, scaled=scaled))
+    scaled = tuple(one for one in spec.effects.scaled if one.n >= current_n or one is spec.effects.scaled[-1])
+    return msgspec.structs.replace(spec, changed=_with(spec.effects, leaving=lagging, scaled=scaled))
 
 
 def seen(spec: PondSpec) -> PondSpec:
@@ -387,8 +395,8 @@ def event_times_of(queries: Iterable[AnyQuery]) -> dict[str, str]:
     return event_times
 
 
-def _with(left: Changed, **fields: object) -> Changed:
-    return msgspec.structs.replace(left, **fields)
+def _with(effects: ChangeEffects, **fields: object) -> ChangeEffects:
+    return msgspec.structs.replace(effects, **fields)
 
 
 def _without(names: tuple[str, ...], name: str) -> tuple[str, ...]:
@@ -401,7 +409,7 @@ def history(log: Log, manifest: Manifest) -> Iterator[Recorded]:
     Raises:
         CorruptError: one of these records is missing or does not decode.
     """
-    n = in_force(manifest).left.last if manifest.spec else -1
+    n = in_force(manifest).effects.last if manifest.spec else -1
     while n >= 0:
         data = log.read(n)
         record = None if data is None else decode(data, log.describe(n)).record

@@ -85,7 +85,7 @@ class ChangeQueue:
             self._claimed, self._known, self._spec = manifest.spec, 0, from_json(manifest.spec)
         for found in manifest.changes[self._known :]:
             change = change_of(found.change)
-            if change is not None and found.n > self._spec.left.last:  # see `in_force`
+            if change is not None and found.n > self._spec.effects.last:  # see `in_force`
                 spec = applied(self._spec, found.n, change)
                 self._recorded(found.n, change, spec)
                 self._spec = spec
@@ -96,7 +96,7 @@ class ChangeQueue:
     def idle(self) -> bool:
         """Whether there is nothing to do between two epochs."""
         with self._gate:
-            return not self._waiting and (self._spec is None or not self._spec.left.until_us)
+            return not self._waiting and (self._spec is None or not self._spec.effects.until_us)
 
     def work(
         self, begin: Callable[[], Run], commit: Callable[[ChangeRecord], Manifest], writer: str, now_us: int

@@ -146,7 +146,7 @@ def _with_missed(
 
 def _unobserved(known: PondSpec, manifest: Manifest, stream: Stream, time_sources: TimeSources) -> list[str]:
     """The streams of which events were read while no query observed the times that they have in `stream`."""
-    observed = event_times_of(known.computed) | known.left.times
+    observed = event_times_of(known.computed) | known.effects.times
     if stream.name in observed or stream.upstreams:
         return []
     sources = (stream.name,) if is_read(stream) else () if stream.derived is None else stream.derived.reads

@@ -73,8 +73,8 @@ class LateFunctions:
 def _ended(spec: PondSpec, key: str, what: str) -> Iterator[Make]:
     """The changes that end every query, shadow or replaced version that uses an expression or a derived stream."""
     why = str(UserFunctionError(f"{what}.", "Mend it, drop the query, and add it again."))
-    owners = dict(spec.left.replaced)
-    shadows = {shadow: name for name, shadow in spec.left.shadows.items()}
+    owners = dict(spec.effects.replaced)
+    shadows = {shadow: name for name, shadow in spec.effects.shadows.items()}
     by_name = {stream.name: stream for stream in spec.streams}
     calling = [
         query.name for query in spec.all_queries
@@ -82,7 +82,7 @@ def _ended(spec: PondSpec, key: str, what: str) -> Iterator[Make]:
     ]  # fmt: skip
     ends = {owners.get(name, name) for name in calling} - shadows.keys()
     for query in current(spec):
-        if query.name in ends and query.name not in spec.left.halted:
+        if query.name in ends and query.name not in spec.effects.halted:
             for name in dict.fromkeys([*readers(spec, query.name), query.name]):
                 yield partial(validate.halt, name=name, why=why)
     for shadow, name in shadows.items():

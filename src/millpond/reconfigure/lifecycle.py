@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from millpond.errors import ChangeRefused, one_of
-from millpond.model.change_history import Changed
+from millpond.model.change_history import ChangeEffects
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.spec import PondSpec
@@ -76,19 +76,19 @@ def state_of(spec: PondSpec, name: str) -> str:
     """The state of a query."""
     if all(query.name != name for query in current(spec)):
         return ABSENT
-    return state_in(spec.left, name)
+    return state_in(spec.effects, name)
 
 
-def state_in(left: Changed, name: str) -> str:
+def state_in(effects: ChangeEffects, name: str) -> str:
     """The state of an existing query."""
-    if name in left.shadows and name not in left.halted:
-        return PROMOTED if name in left.promoted else SHADOWED
-    return HALTED if name in left.halted else PAUSED if name in left.paused else RUNNING
+    if name in effects.shadows and name not in effects.halted:
+        return PROMOTED if name in effects.promoted else SHADOWED
+    return HALTED if name in effects.halted else PAUSED if name in effects.paused else RUNNING
 
 
 def current(spec: PondSpec) -> tuple[AnyQuery, ...]:
     """The queries as their users see them: without shadows and without replaced versions that emit last windows."""
-    hidden = {*spec.left.replaced, *spec.left.shadows.values()}
+    hidden = {*spec.effects.replaced, *spec.effects.shadows.values()}
     return tuple(query for query in spec.all_queries if query.name not in hidden)
 
 
@@ -137,7 +137,7 @@ def _check_kind(spec: PondSpec, query: AnyQuery, kind: str) -> None:
     by_name = {stream.name: stream for stream in spec.streams}
     readers = sorted(reader.name for reader in current(spec) if rows & {*streams_of(reader, by_name)})
     if kind == "halt":
-        readers = [name for name in readers if name not in spec.left.halted]
+        readers = [name for name in readers if name not in spec.effects.halted]
     if readers and kind in ("drop", "pause", "alter", "shadow", "promote", "rollback", "halt"):
         raise ChangeRefused(
             f"The rows of {query.name} are read by {', '.join(readers)}: it cannot be {_DONE[kind]}.",
@@ -175,7 +175,7 @@ def check_feeds(spec: PondSpec, name: str, done: str) -> None:
     Raises:
         ChangeRefused: the query feeds a parameter.
     """
-    fed = sorted(parameter for parameter, feeding in spec.left.feeds.items() if feeding.query == name)
+    fed = sorted(parameter for parameter, feeding in spec.effects.feeds.items() if feeding.query == name)
     if fed:
         raise ChangeRefused(f"The rows of {name} feed :{', :'.join(fed)}: it cannot be {done}.", "Set it first.")
 

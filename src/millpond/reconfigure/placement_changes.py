@@ -55,7 +55,7 @@ def resharded(pond: KnownPond, target: Sequence[str] = (), who: str = "") -> Res
     Raises:
         ChangeRefused: no slots move, or they move elsewhere by now.
     """
-    moving = pond.spec.left.shards
+    moving = pond.spec.effects.shards
     if not moving or (target and of_runs(moving) != tuple(target)):
         raise ChangeRefused("No hash slots are moved there.", "Nothing is left to do.")
     count = len({*target})

@@ -76,14 +76,14 @@ class Probation:
         """The queries on probation, and the queries whose shadows are on probation."""
         by_spark = evaluated(spec)
         names = [name for name in by_spark if name in self._new]
-        return names, [name for name in by_spark if name in self._shadows and name in spec.left.shadows]
+        return names, [name for name in by_spark if name in self._shadows and name in spec.effects.shadows]
 
     def failed(self, error: Fatal, spec: PondSpec, batch: tuple[str, int]) -> tuple[Fatal, list[Make]]:
         """The error to report, and the changes that quarantine the responsible queries; `batch`: Spark's failed one."""
         by_spark = evaluated(spec)
         names, shadows = self.suspects(spec)
         if not (names or shadows):
-            names = self._again(batch, sorted(by_spark, key=lambda name: spec.left.added.get(name, -1)))
+            names = self._again(batch, sorted(by_spark, key=lambda name: spec.effects.added.get(name, -1)))
         if not (names or shadows):
             return error, []
         suspects = ", ".join([*names, *(f"the shadow of {name}" for name in shadows)])
@@ -115,7 +115,7 @@ class Probation:
 def evaluated(spec: PondSpec) -> list[str]:
     """The active queries of which Spark evaluates a part."""
     names = [query.name for query in current(spec) if is_evaluated(query, spec.streams)]
-    return [name for name in names if name not in spec.left.halted]
+    return [name for name in names if name not in spec.effects.halted]
 
 
 def is_evaluated(query: AnyQuery, streams: Iterable[Stream]) -> bool:
@@ -131,7 +131,7 @@ def readers(spec: PondSpec, name: str) -> Iterator[str]:
     """The queries that read the rows of `name`, directly or through others; readers come before what they read."""
     by_name = {stream.name: stream for stream in spec.streams}
     for query in current(spec):
-        if query.name not in spec.left.halted and any(
+        if query.name not in spec.effects.halted and any(
             name in by_name[stream].upstreams for stream in streams_of(query, by_name)
         ):
             yield from readers(spec, query.name)

@@ -89,7 +89,7 @@ def add(
     plan = plan_of(pond.spec)
     now_us = pond.now_us if backfill_us is None else None  # a backfill needs the watermarks of all epochs
     since = beginning(pond.spec, plan, pond.manifest, query, fresh, time_sources, now_us)
-    check_event_times((*pond.spec.computed, *inner_queries(fresh), query), pond.spec.left.times)
+    check_event_times((*pond.spec.computed, *inner_queries(fresh), query), pond.spec.effects.times)
     steps_us = steps_begin(pond.spec, pond.manifest, query, fresh, time_sources, now_us)
     if backfill_us is not None:
         check_backfilled(query)
@@ -190,13 +190,13 @@ def param(pond: KnownPond, name: str, value: Constant, who: str = "") -> SetPara
     Raises:
         ChangeRefused: the value has another type, and queries or a feed use the parameter.
     """
-    left = pond.spec.left
+    effects = pond.spec.effects
     by_name = {stream.name: stream for stream in pond.spec.streams}
-    users, feed = users_of(name, pond.spec.all_queries, by_name), left.feeds.get(name)
+    users, feed = users_of(name, pond.spec.all_queries, by_name), effects.feeds.get(name)
     if feed is not None:
         users.append(f"the feed from {feed.query}.{feed.column}")
     fraction = feed is None and as_double(name, pond.spec.computed)
-    return SetParameter(name, another_value(name, value, left.parameters.get(name), users, fraction), who)
+    return SetParameter(name, another_value(name, value, effects.parameters.get(name), users, fraction), who)
 
 
 def feed(pond: KnownPond, name: str, query: str, column: str, who: str = "") -> Feed:
@@ -207,7 +207,7 @@ def feed(pond: KnownPond, name: str, query: str, column: str, who: str = "") -> 
     Raises:
         ChangeRefused: the parameter, query or column does not exist, or the rows do not contain their window.
     """
-    known, source = pond.spec.left.parameters.get(name), query_of(pond.spec, query)
+    known, source = pond.spec.effects.parameters.get(name), query_of(pond.spec, query)
     if known is None:
         raise ChangeRefused(f"The parameter {name} has no value.", "Set a first one, with `pond.param`.")
     found = next((item for item in source.output if item.name == column), None)
@@ -226,7 +226,7 @@ def feed(pond: KnownPond, name: str, query: str, column: str, who: str = "") -> 
 
 
 def _check_parameters(spec: PondSpec, query: AnyQuery, fresh: Sequence[Stream]) -> None:
-    known = spec.left.parameters
+    known = spec.effects.parameters
     named_in_steps = {
         named for one in with_inner([query], {stream.name: stream for stream in (*spec.streams, *fresh)})
         for named in named_in(one) if clock_value(named.name) is None
@@ -328,7 +328,7 @@ def _exchanged_at(pond: KnownPond, name: str, done: str) -> int | msgspec.UnsetT
     """
     spec = pond.spec
     now = query_of(spec, name)
-    other = next(query for query in spec.all_queries if query.name == spec.left.shadows[name])
+    other = next(query for query in spec.all_queries if query.name == spec.effects.shadows[name])
     if not isinstance(now, Query) or not isinstance(other, Query):
         return msgspec.UNSET
     if newest_by(other) is None:
@@ -362,11 +362,11 @@ def ends(spec: PondSpec, manifest: Manifest) -> list[End]:
 
     A version that begins with retained events emits closed windows, so it stays until an epoch has read these events.
     """
-    left = spec.left
+    effects = spec.effects
     old = {query.name: query for query in spec.all_queries if isinstance(query, Query)}
-    waiting = {name for name, recalled in left.recalled.items() if recalled.n > manifest.epoch_n}
+    waiting = {name for name, recalled in effects.recalled.items() if recalled.n > manifest.epoch_n}
     return [
-        End(name) for name, until in left.until_us.items()
+        End(name) for name, until in effects.until_us.items()
         if name not in waiting and has_closed_all(spec, manifest, old[name], until)
     ]  # fmt: skip
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from kit.naive.placement import aligned_part, fewest_moves, held
 from millpond.errors import CorruptError
 from millpond.log.manifest import Change, Manifest
-from millpond.model.change_history import Changed, Scaled
+from millpond.model.change_history import ChangeEffects, Scaled
 from millpond.model.change_json import MapChange, Move, Resharded, Scale, change_to_json, map_change_in
 from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.placement.alignment import aligned_owners, placement_of, realigned, rescaled
@@ -163,7 +163,7 @@ def test_changes_that_are_none_of_the_map_are_read_once() -> None:
 
 def test_people_are_told_how_many_buckets_are_on_their_way() -> None:
     wanted, half = (0, 1, 1, 2), (0, 1, 0, 0)
-    spec = replace(PondSpec.of((), (), 1, 4), changed=Changed(scaled=(Scaled(5, 3, runs_of(wanted)),)))
+    spec = replace(PondSpec.of((), (), 1, 4), changed=ChangeEffects(scaled=(Scaled(5, 3, runs_of(wanted)),)))
     steps = [Change(n, change_to_json(MapChange(runs_of(to), "step", 3, 5))) for n, to in ((6, half), (7, wanted))]
     assert buckets_moving(PondSpec.of((), (), 1, 4), Manifest()) == 0
     assert buckets_moving(spec, Manifest()) == 3, "asked for, and no epoch yet"
@@ -184,10 +184,10 @@ def test_what_is_stored_of_maps_scales_and_moves() -> None:
     assert [change_of(change_text(one)) for one in (elastic, ended)] == [elastic, ended]
     spec = PondSpec((), (), 2, 4)
     moving = applied(applied(spec, 5, elastic), 6, scale)
-    assert moving.left.shards == elastic.shards, "another number of instances does not stop slots"
-    assert from_json(to_json(moving)) == moving and applied(moving, 7, ended).left.shards == ()
+    assert moving.effects.shards == elastic.shards, "another number of instances does not stop slots"
+    assert from_json(to_json(moving)) == moving and applied(moving, 7, ended).effects.shards == ()
     after = applied(applied(spec, 5, scale), 8, move)
-    assert after.left.scaled == (Scaled(5, 1, ((0, 4),)),)
+    assert after.effects.scaled == (Scaled(5, 1, ((0, 4),)),)
     assert from_json(to_json(after)) == after
     assert places_in(spec) == ("",) * 4 and places_in(after) == ("", "", "", "lmdb:/x")
     with pytest.raises(CorruptError, match="places of the pond's buckets"):

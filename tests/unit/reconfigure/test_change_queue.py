@@ -92,6 +92,6 @@ def test_a_recorded_change_is_prepared_again_before_anything_follows_it(error: E
     if isinstance(error, MillpondError):
         assert not later.done()  # the next run takes it
     spec = bench.queue.spec(bench.writer.manifest)
-    assert bench.attached == [1] and EACH.name in spec.left.paused
+    assert bench.attached == [1] and EACH.name in spec.effects.paused
     bench.work()
     assert later.result(0) == 2 and bench.attached == [1, 2]

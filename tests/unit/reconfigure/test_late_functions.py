@@ -7,7 +7,7 @@ import pytest
 
 from millpond.log.manifest import Manifest
 from millpond.log.records import EpochRecord
-from millpond.model.change_history import Changed
+from millpond.model.change_history import ChangeEffects
 from millpond.model.endpoints import Source
 from millpond.model.expressions import Column, Foreign
 from millpond.model.query import Named
@@ -34,7 +34,7 @@ QUERIES = (
     reads("of_x@2", "x"), Selection("over_x", "both", (Named("v", Foreign("f" * 16, "-x", "string", ("x",))),), None),
     reads("fine", "k"), reads("fine@shadow", "x"),
 )  # fmt: skip
-CHANGED = Changed(shadows={"of_x": "of_x@shadow", "fine": "fine@shadow"}, replaced={"of_x@2": "of_x"})
+CHANGED = ChangeEffects(shadows={"of_x": "of_x@shadow", "fine": "fine@shadow"}, replaced={"of_x@2": "of_x"})
 SPEC = msgspec.structs.replace(PondSpec.of((BASE, MADE), QUERIES, 1, 8), changed=CHANGED)
 RECORD = EpochRecord(n=3, writer="w", prev="p", at=0, spark_query="q", batch=0, start={}, end={}, counts={})
 EPOCH = CommittedEpoch(RECORD, (BASE, MADE), SPEC, build_plan(QUERIES[:1]), Manifest(), 0, 0.1, 0.1)

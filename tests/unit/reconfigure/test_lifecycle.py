@@ -113,7 +113,7 @@ def test_a_rollback_takes_a_promote_back_and_does_nothing_else() -> None:
     assert query_of(again.spec, "count").text == COUNT.text
     assert state_of(tried("promote", "rollback", "promote").spec, "count") == "promoted"
     for kind in ("discard", "drop"):
-        assert not tried("promote", kind).spec.left.promoted
+        assert not tried("promote", kind).spec.effects.promoted
     with pytest.raises(ChangeRefused, match="running: it cannot be rolled back"):
         validate.rollback(tried("promote", "discard"), "count")
 
@@ -208,8 +208,8 @@ def test_a_spec_with_changes_is_stored_whole() -> None:
         lambda pond: validate.param(pond, "limit", 5), lambda pond: validate.drop(pond, "each"),
     )  # fmt: skip
     assert from_json(to_json(pond.spec)) == pond.spec
-    assert pond.spec.left.paused == ("count",) and pond.spec.left.parameters == {"limit": literal(5, "bigint")}
-    assert [one.stored.query.name for one in pond.spec.left.leaving] == ["each"]
+    assert pond.spec.effects.paused == ("count",) and pond.spec.effects.parameters == {"limit": literal(5, "bigint")}
+    assert [one.stored.query.name for one in pond.spec.effects.leaving] == ["each"]
     assert "changed" not in to_json(PondSpec.of((STREAM,), [COUNT], 2))
 
 
@@ -300,7 +300,7 @@ def test_a_parameter_that_nothing_uses_takes_a_value_of_another_type() -> None:
     pond = after(pond_of(COUNT, EACH), lambda pond: validate.param(pond, "limit", "abc"))
     assert validate.param(pond, "limit", "5").value == literal("5", "string")
     pond = after(pond, lambda pond: validate.param(pond, "limit", 0.5))
-    assert pond.spec.left.parameters["limit"] == literal(0.5, "double")
+    assert pond.spec.effects.parameters["limit"] == literal(0.5, "double")
     assert validate.param(pond, "limit", 2).value == literal(2.0, "double"), "its type, where the value fits"
     with pytest.raises(ChangeRefused, match="list of 0 values"):
         validate.param(pond, "limit", [])
@@ -320,8 +320,9 @@ def test_a_feed_that_is_changed_keeps_the_value_in_force() -> None:
     by_rows = replace(pond.manifest, fed={"limit": Fed(4, msgspec.json.encode(literal(7, "bigint")).decode())})
 
     def value(spec: PondSpec) -> Literal:
-        left = spec.left
-        return (left.parameters | fed_values(feeds_of(left.feeds, left.parameters, spec.all_queries), by_rows))["limit"]
+        effects = spec.effects
+        feeds = feeds_of(effects.feeds, effects.parameters, spec.all_queries)
+        return (effects.parameters | fed_values(feeds, by_rows))["limit"]
 
     assert value(spec) == literal(7, "bigint")
     spec = applied(spec, 5, Feed("limit", "count", "n"))

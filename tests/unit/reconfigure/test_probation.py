@@ -11,7 +11,7 @@ from millpond.errors import NoMemoryError
 from millpond.log.manifest import Manifest
 from millpond.log.places.local_folder import LocalFolder
 from millpond.log.records import EpochRecord
-from millpond.model.change_history import Changed
+from millpond.model.change_history import ChangeEffects
 from millpond.model.endpoints import Source
 from millpond.model.expressions import Column, Foreign
 from millpond.model.query import Named
@@ -32,7 +32,7 @@ def selection(name: str, *, by_spark: bool) -> Selection:
 
 def pond(**added: int) -> PondSpec:
     queries = tuple(selection(name, by_spark=name != "plain") for name in ("plain", "old", "new", "newer"))
-    return msgspec.structs.replace(PondSpec.of((STREAM,), queries, 1, 8), changed=Changed(added=added))
+    return msgspec.structs.replace(PondSpec.of((STREAM,), queries, 1, 8), changed=ChangeEffects(added=added))
 
 
 def epoch(**read: int) -> EpochRecord:
@@ -63,7 +63,7 @@ def test_without_one_on_probation_the_query_that_came_last_is_it_the_second_time
     assert halted(Probation(partial(LocalFolder, tmp_path)), spec, batch=8) == (str(ERROR), [])
     again = Probation(partial(LocalFolder, tmp_path))
     assert halted(again, spec, batch=8)[1] == ["newer"]
-    spec = msgspec.structs.replace(spec, changed=Changed(added={"new": 4, "newer": 9}, halted={"newer": "why"}))
+    spec = msgspec.structs.replace(spec, changed=ChangeEffects(added={"new": 4, "newer": 9}, halted={"newer": "why"}))
     assert halted(Probation(partial(LocalFolder, tmp_path)), spec, batch=8)[1] == ["new"]
 
 

@@ -10,7 +10,7 @@ import msgspec
 from millpond.errors import ChangeRefused, ForeignPondError
 from millpond.log.manifest import Manifest
 from millpond.log.places.address import Address
-from millpond.model.change_history import Changed
+from millpond.model.change_history import ChangeEffects
 from millpond.model.expressions import Literal
 from millpond.model.query import changed_functions
 from millpond.model.selection import AnyQuery
@@ -44,7 +44,7 @@ def checked_spec(
         raise _foreign(path, seen(known), spec)
     if known is not None and not (isinstance(known.changed, msgspec.UnsetType) and seen(known).meaning == spec.meaning):
         return known
-    return msgspec.structs.replace(spec, changed=Changed(parameters=dict(parameters))) if parameters else spec
+    return msgspec.structs.replace(spec, changed=ChangeEffects(parameters=dict(parameters))) if parameters else spec
 
 
 def with_relations(spec: PondSpec, declared: Sequence[Relation]) -> PondSpec:
@@ -65,7 +65,7 @@ def _unquoted(spec: PondSpec) -> str:
 
 def initial_instances(known: PondSpec | None, given: int | None) -> int | None:
     """The number of instances of a pond that is opened: `given`, or that in `known` if it was scaled; None: unknown."""
-    if known is None or (given is not None and not known.left.scaled):
+    if known is None or (given is not None and not known.effects.scaled):
         return given
     return known.instances
 

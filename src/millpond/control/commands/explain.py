@@ -64,7 +64,7 @@ def explain_pond(
     if text is None:
         return Explained((*parts,))
     pond = Pond(spark_session(master, driver_memory=memory), folder)
-    for name, value in measured.spec.left.parameters.items():  # the texts of the file may use the parameters
+    for name, value in measured.spec.effects.parameters.items():  # the texts of the file may use the parameters
         if (plain := plain_of(value)) is not None:
             pond.param(name, plain)
     pond.load(text)

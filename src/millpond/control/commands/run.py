@@ -77,7 +77,7 @@ def given_parameters(pond: Pond, folder: Given, parameters: Iterable[tuple[str, 
     except ForeignPondError:  # it has not begun
         known = {}
     else:
-        known = {name: plain_of(value) for name, value in spec.left.parameters.items()}
+        known = {name: plain_of(value) for name, value in spec.effects.parameters.items()}
     for name, value in {**dict(parameters), **known}.items():
         if value is not None:
             pond.param(name, value)

@@ -155,9 +155,9 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
     streams, by_name = {stream.name: stream for stream in spec.streams}, {one.name: one for one in spec.computed}
     mark_us, due, slower = None, None, query.streams[0]
     if isinstance(query, Query):
-        group, plan = build_plan(spec.queries, spec.since, spec.left).of_query(name)
+        group, plan = build_plan(spec.queries, spec.since, spec.effects).of_query(name)
         mark_us = closed_until(query, manifest)
-        if not query.updating and name not in spec.left.halted:  # updates are emitted with their events
+        if not query.updating and name not in spec.effects.halted:  # updates are emitted with their events
             holding = maps_in(spec, manifest)[0].instances
             due = truth.sections(lambda now: next_due(group, plan, now, truth.files(), holding))
     elif isinstance(query, Join):
@@ -183,7 +183,7 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         mark_us,
         _partitions(stream, manifest.max_time.get(stream.name, {}), manifest.idle.get(stream.name, [])),
         due,
-        spec.left.halted.get(name) or seen_quarantine(manifest.quarantined, spec).get(name, ""),
+        spec.effects.halted.get(name) or seen_quarantine(manifest.quarantined, spec).get(name, ""),
         is_running(recent),
         sink_cursor(query, truth.cursors),
         tuple(f"{one.name}: {one.error}" for one in followers if one.error and one.name in followed),
@@ -199,7 +199,7 @@ def _mark(manifest: Manifest, side: Side) -> int | None:
 
 def _recent_records(log: Log, head: int, name: str, spec: PondSpec) -> RecentRecords:
     """What the newest records say of a query; rows of its earlier versions count as its own."""
-    versions = [name, *(version_name(name, number) for number in range(spec.left.versions.get(name, 1)))]
+    versions = [name, *(version_name(name, number) for number in range(spec.effects.versions.get(name, 1)))]
     epochs, claim, at_us, last_applied_n, last_rows_n, n = 0, None, None, None, None, head
     owners_changed: OwnersChanged | None = None
     total = dict.fromkeys(Counts.__struct_fields__, 0)

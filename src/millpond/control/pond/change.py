@@ -220,11 +220,11 @@ class QueryChanges:
         with another type than declared; called when it was opened.
         """
         given, declared = self._declarations.front.parameters, self._declarations.front.declared
-        self._declarations.front.parameters = dict(spec.left.parameters)
+        self._declarations.front.parameters = dict(spec.effects.parameters)
         for name, value in given.items():
-            known, wanted = spec.left.parameters.get(name), declared.get(name, value)
+            known, wanted = spec.effects.parameters.get(name), declared.get(name, value)
             typed = known is not None and (name not in declared or known.type == wanted.type)
-            plain = None if typed or name in spec.left.feeds else plain_of(value if known is None else known)
+            plain = None if typed or name in spec.effects.feeds else plain_of(value if known is None else known)
             if plain is not None and (made := plain_of(constant_of(name, plain, wanted.type))) is not None:
                 self.param(name, made)
 
@@ -242,7 +242,7 @@ class QueryChanges:
     def params(self) -> dict[str, Constant | None]:
         """The live parameters in force, by name."""
         opened = self._lifetime.open()
-        known = opened.spec.left.parameters | fed_values(opened.driver.setting.feeds, opened.manifest())
+        known = opened.spec.effects.parameters | fed_values(opened.driver.setting.feeds, opened.manifest())
         return {name: plain_of(value) for name, value in sorted(known.items())}
 
     def price_of(

@@ -106,7 +106,7 @@ class OpenPond:
             followers.store, followers.slots, lambda: self.manifest().writer == writer,
             lambda target: driver.request(lambda pond: resharded(pond, target)).result(),
         )  # fmt: skip
-        self.resharding.aim(spec.left.shards)
+        self.resharding.aim(spec.effects.shards)
         self.backfills: dict[str, BackfillRun] = {}
 
     def manifest(self) -> Manifest:
@@ -225,7 +225,7 @@ class Lifetime:
         truth = open_truth(address, cache)
         if truth.manifest.spec:
             spec = in_force(truth.manifest)
-            declared.front.parameters |= spec.left.parameters
+            declared.front.parameters |= spec.effects.parameters
             declared.front.restore(spec, current(spec))
             declared.set_current(current(spec))
         return truth
@@ -354,14 +354,14 @@ class Lifetime:
         followers, declared, before = self.opened.followers, self._declarations, self.opened.spec
         attached, self.opened.spec = followers.attached, spec
         declared.set_current(current(spec))
-        declared.front.parameters = dict(spec.left.parameters)
+        declared.front.parameters = dict(spec.effects.parameters)
         declared.front.retain(spec.computed)
         self._observers.change(change)
         self._probation.changed(change)
         if isinstance(change, Move) and followers.store is not None:
             routed(followers.store, spec)
         if isinstance(change, Scale | Resharded):
-            self.opened.resharding.aim(spec.left.shards)
+            self.opened.resharding.aim(spec.effects.shards)
         if isinstance(change, Add):
             attached.add_letters(declared.sources_of(change.stored.query), n)
             attached.add(change.stored.query, n)

@@ -90,8 +90,8 @@ class Problems:
 
 def quarantined_in(spec: PondSpec, manifest: Manifest) -> list[Problem]:
     """A problem for each quarantined query of a pond, whether this process or an earlier one quarantined it."""
-    reasons = seen_quarantine(manifest.quarantined, spec) | dict(spec.left.halted)
-    names = {query.name for query in spec.all_queries} | spec.left.halted.keys()
+    reasons = seen_quarantine(manifest.quarantined, spec) | dict(spec.effects.halted)
+    names = {query.name for query in spec.all_queries} | spec.effects.halted.keys()
     return [quarantined(name, why) for name, why in sorted(reasons.items()) if why and name in names]
 
 

@@ -68,7 +68,7 @@ class Readings:
 
     def _wanted(self, spec: PondSpec) -> tuple[WantedStream, ...]:
         kept = [stream.name for stream in spec.streams if is_read(stream)]
-        return self._front.wanted(spec.computed, kept, spec.left.times, not_answered(spec))
+        return self._front.wanted(spec.computed, kept, spec.effects.times, not_answered(spec))
 
     def _made(self, arguments: _Arguments) -> Reading:
         wanted, limits, tick = arguments

@@ -278,10 +278,10 @@ def follow(
         runners, alone, truth.pond, truth.cursors, read, opens, functions or {}, homes or {}, write
     )
     for query in queries:
-        attached.add(query, spec.left.added.get(query.name, NOTHING_APPLIED))
-    for leaving in spec.left.leaving:
+        attached.add(query, spec.effects.added.get(query.name, NOTHING_APPLIED))
+    for leaving in spec.effects.leaving:
         attached.add_last(leaving)
-    for name in spec.left.shadows:
+    for name in spec.effects.shadows:
         attached.compare(name, truth.manifest.n)
     attached.add_letters(streams)
     rows = slots = None

@@ -50,7 +50,7 @@ class ShardMover:
         return f"{self._progress}{self._error}" or None
 
     def aim(self, runs: Sequence[tuple[str, int]]) -> None:
-        """Move slots to these shards from now on, as in `Changed.shards`; empty: move none."""
+        """Move slots to these shards from now on, as in `ChangeEffects.shards`; empty: move none."""
         target = tuple(of_runs(runs))
         if self._watch is not None:
             self._watch.planned = target

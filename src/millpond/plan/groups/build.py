@@ -17,7 +17,7 @@ import msgspec
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
-from millpond.model.change_history import Changed
+from millpond.model.change_history import ChangeEffects
 from millpond.model.expressions import (
     Call,
     Column,
@@ -59,7 +59,7 @@ from millpond.plan.groups.top_rows import limited_rank
 
 
 def build_plan(
-    queries: Iterable[AnyQuery], since_us: Mapping[str, int] | None = None, changes: Changed | None = None
+    queries: Iterable[AnyQuery], since_us: Mapping[str, int] | None = None, changes: ChangeEffects | None = None
 ) -> Plan:
     """The shared plan of `queries`; equal measures, filters and edges of different queries exist once.
 
@@ -75,7 +75,7 @@ def build_plan(
     if len({*names}) < len(names):
         twice = min(name for name, often in Counter(names).items() if often > 1)
         raise QueryTypeError(f"The query name {twice!r} is used twice.", "Give each query its own name.")
-    since, changes = since_us or {}, changes or Changed()
+    since, changes = since_us or {}, changes or ChangeEffects()
     spans = tuple(
         _Span(
             since.get(name), changes.until_us.get(name), name in changes.apart, name in changes.recalled,

@@ -106,7 +106,7 @@ class LogReader:
             return []
         truth, spec = found
         queries = sorted(current(spec), key=lambda query: query.name)
-        reasons = seen_quarantine(truth.manifest.quarantined, spec) | spec.left.halted
+        reasons = seen_quarantine(truth.manifest.quarantined, spec) | spec.effects.halted
         streams = {stream.name: stream for stream in spec.streams}
         return [
             _query(spec, inputs_of(query, streams), query, counts(query.name), reasons.get(query.name))
@@ -127,12 +127,12 @@ class LogReader:
         if found is None:
             return []
         truth, spec = found
-        left = spec.left
-        feeds = {fed.name: fed for fed in feeds_of(left.feeds, left.parameters, spec.all_queries)}
+        effects = spec.effects
+        feeds = {fed.name: fed for fed in feeds_of(effects.feeds, effects.parameters, spec.all_queries)}
         given, records = fed_values(feeds.values(), truth.manifest), truth.manifest.fed
         shown = []
-        for name in sorted(left.parameters):
-            constant, fed = given.get(name, left.parameters[name]), feeds.get(name)
+        for name in sorted(effects.parameters):
+            constant, fed = given.get(name, effects.parameters[name]), feeds.get(name)
             source = None if fed is None else f"{fed.query}.{fed.column}"
             record = records[name].n if name in given and not isinstance(records, msgspec.UnsetType) else None
             shown.append(Parameter(name, plain_of(constant), constant.type, source, record))
@@ -146,7 +146,7 @@ class LogReader:
         found = self.now()
         if found is None:
             return None
-        names = (found[1].left.shadows.get(name, name), name)
+        names = (found[1].effects.shadows.get(name, name), name)
         query = next((query for one in names for query in found[1].all_queries if query.name == one), None)
         if query is None:
             return None
@@ -209,10 +209,10 @@ def _stream(stream: Stream, newest_us: int | None) -> StreamShown:
 def _query(
     spec: PondSpec, streams: tuple[str, ...], query: AnyQuery, counts: dict[str, int], reason: str | None
 ) -> QueryShown:
-    name, left = query.name, spec.left
+    name, effects = query.name, spec.effects
     return QueryShown(
         name, "join" if isinstance(query, Join) else "windowed" if isinstance(query, Query) else "stateless",
-        state_in(left, name) if reason is None else HALTED, left.versions.get(name, 1), query.text, streams,
+        state_in(effects, name) if reason is None else HALTED, effects.versions.get(name, 1), query.text, streams,
         tuple(ColumnShown(item.name, item.expression.type) for item in query.output), _sink(query.sink), query.serve,
         complete_from(spec, name), reason, counts, _shadow(spec, name), zone_of(query),
     )  # fmt: skip
@@ -220,7 +220,7 @@ def _query(
 
 def _shadow(spec: PondSpec, name: str) -> str | None:
     """The text of a query's shadow; None: the query has no shadow."""
-    shadow = spec.left.shadows.get(name)
+    shadow = spec.effects.shadows.get(name)
     return next((query.text for query in spec.all_queries if query.name == shadow), None)
 
 

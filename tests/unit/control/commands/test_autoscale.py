@@ -15,7 +15,7 @@ from millpond.control.commands.autoscale import WHO, Autoscaler, advice, advice_
 from millpond.errors import ChangeRefused, ForeignPondError
 from millpond.log.places.address import address_of
 from millpond.log.records import EpochRecord, Receipt
-from millpond.model.change_history import Changed, Scaled
+from millpond.model.change_history import ChangeEffects, Scaled
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
@@ -147,7 +147,7 @@ def test_the_hottest_buckets_go_to_whoever_is_least_busy(tmp_path: Path) -> None
     shares = [sum(load for load, owner in zip(counted, better, strict=True) if owner == one) for one in (0, 1)]
     assert max(shares) <= 1.25 * sum(shares) / 2
     asked = Scaled(manifest.n, 2, runs_of((1, 0) * (BUCKETS // 2)))
-    moving = msgspec.structs.replace(run.pond.spec, changed=Changed(scaled=(asked,)))
+    moving = msgspec.structs.replace(run.pond.spec, changed=ChangeEffects(scaled=(asked,)))
     assert better_owners(moving, manifest, Files(tmp_path), Policy()) is None, "what moves is not balanced"
     pond, scaler = Asked(tmp_path), Autoscaler(Policy(steady=1), every_us=SECOND)
     for at in range(3):

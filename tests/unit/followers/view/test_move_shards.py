@@ -194,7 +194,7 @@ def test_a_plan_whose_driver_is_killed_is_carried_out_by_the_next_one(killed: st
     def carry_out(portions: int) -> bool:
         arrived, left = list[Sequence[str]](), [False] + [True] * portions
         mover = ShardMover(store, None, lambda: bool(left) and left.pop(), arrived.append)
-        mover.aim(run.pond.spec.left.shards)
+        mover.aim(run.pond.spec.effects.shards)
         until(lambda: bool(arrived) or not left, "it ends")
         mover.aim(())
         mover.close()
@@ -218,11 +218,11 @@ def test_a_plan_whose_driver_is_killed_is_carried_out_by_the_next_one(killed: st
     followers = [follower for _, follower in run.pond._followers]
     run.pond = ChangingPond(tmp_path, [STREAM], None, followers=followers, token="next")
     due = killed in ("at once", "between slots", "before the arrival")
-    assert bool(run.pond.spec.left.shards) == due
+    assert bool(run.pond.spec.effects.shards) == due
     if due:
         assert carry_out(BUCKETS)
         arrive()
-    assert not run.pond.spec.left.shards
+    assert not run.pond.spec.effects.shards
     for rows in epochs:
         run.epoch([rows])
     run.pond.drain()

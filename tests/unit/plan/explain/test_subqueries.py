@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from millpond.model.aggregates import Aggregate
-from millpond.model.change_history import Changed
+from millpond.model.change_history import ChangeEffects
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column, call, literal
 from millpond.model.join import Join, Side, Within
@@ -114,7 +114,7 @@ def test_rows_of_a_query_go_to_the_next_one_and_stateless_rows_are_dealt_out() -
     assert (leaves.place, leaves.route) == ("console", "round-robin")
     silent = replace(LARGE, sink=Sink())
     assert subqueries(build_plan([silent]), STREAMS)["large"][0].output_exchange is None
-    beside = Changed(shadows={"large": "large@shadow"})
+    beside = ChangeEffects(shadows={"large": "large@shadow"})
     compared = subqueries(build_plan([silent, replace(silent, name="large@shadow")], changes=beside), STREAMS)
     assert [parts[0].output_exchange.place for parts in compared.values() if parts[0].output_exchange] == [
         "diff",

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from kit.inputs.cases import query, query_set
-from millpond.model.change_history import Changed
+from millpond.model.change_history import ChangeEffects
 from millpond.model.expressions import Column
 from millpond.model.windows import RUNNING
 from millpond.plan.groups import build
@@ -28,7 +28,7 @@ def test_a_plan_after_changes_is_the_plan_of_a_new_process(seed: int) -> None:
     dice = random.Random(seed)
     asked = {one.name: one for one in query_set(dice, 12)}
     since: dict[str, int] = {}
-    left = Changed()
+    effects = ChangeEffects()
     changed: list[tuple[Plan, object]] = []
     for step in range(12):
         name = dice.choice((f"q{dice.randrange(12)}", f"n{step}"))
@@ -38,12 +38,12 @@ def test_a_plan_after_changes_is_the_plan_of_a_new_process(seed: int) -> None:
         else:
             asked[name] = replace(query(dice, name), window=dice.choice((RUNNING, query(dice).window)), emit="update")
             since |= {name: dice.randrange(1000)} if dice.random() < 0.7 else {}
-        plan = build_plan(asked.values(), since, left)
-        changed.append((plan, (list(asked.values()), dict(since), left)))
+        plan = build_plan(asked.values(), since, effects)
+        changed.append((plan, (list(asked.values()), dict(since), effects)))
         kept = [group.id for group in plan.groups if dice.random() < 0.2]
         apart = [name for name in asked if dice.random() < 0.1]
         until = {name: 5000 for name in asked if dice.random() < 0.1}
-        left = Changed(signed=tuple(kept), apart=tuple(apart), until_us=until)
+        effects = ChangeEffects(signed=tuple(kept), apart=tuple(apart), until_us=until)
     for plan, (queries, begun, behind) in changed:  # type: ignore[misc]
         forget()
         assert build_plan(random.sample(queries, len(queries)), begun, behind) == plan

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from millpond.errors import MillpondError, OverflowedError, UserFunctionError
 from millpond.log.records import Section
 from millpond.model.aggregates import Aggregate
-from millpond.model.change_history import Changed
+from millpond.model.change_history import ChangeEffects
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
@@ -43,8 +43,8 @@ def rows(*values: int) -> pa.RecordBatch:
 class Fold:
     """A writer over some queries, and what it has written."""
 
-    def __init__(self, *registered: Query | Selection, left: Changed | None = None, **task: object) -> None:
-        plan = build_plan(list(registered), changes=left or Changed())
+    def __init__(self, *registered: Query | Selection, effects: ChangeEffects | None = None, **task: object) -> None:
+        plan = build_plan(list(registered), changes=effects or ChangeEffects())
         base = FoldTask("p", "", 1, plan, {}, {}, {}, (0,), "w")
         self.delta, self._counters = DeltaWriter(), Counters()
         self.writer = RowWriter(replace(base, **task), self.delta, self._counters)
@@ -140,7 +140,7 @@ def test_rows_of_stateless_queries_were_counted_in_the_gather(tmp_path: Path) ->
 
 
 def test_differences_to_a_shadow_are_written_at_the_end(tmp_path: Path) -> None:
-    fold = Fold(query("q"), query("q@shadow", NOWHERE), left=Changed(shadows={"q": "q@shadow"}))
+    fold = Fold(query("q"), query("q@shadow", NOWHERE), effects=ChangeEffects(shadows={"q": "q@shadow"}))
     fold.take("q", rows(1, 2))
     fold.take("q@shadow", rows(1, 3))
     fold.writer.flush()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from millpond.model.change_history import Changed
+from millpond.model.change_history import ChangeEffects
 from millpond.model.expressions import Column
 from millpond.model.query import Named
 from millpond.model.selection import Selection
@@ -88,7 +88,7 @@ def test_rows_are_the_same_though_one_version_knows_that_none_is_null() -> None:
 
 def test_only_what_others_read_is_compared() -> None:
     rows, private = batches([[{"k": "a"}]], pa.schema([("k", pa.string())])), pa.array(["[1]"])
-    plan = build_plan([ONE, replace(ONE, name="q@shadow")], changes=Changed(shadows=PAIR))
+    plan = build_plan([ONE, replace(ONE, name="q@shadow")], changes=ChangeEffects(shadows=PAIR))
     diff = ShadowDiff(plan, ())
     diff.add("q", [rows[0].append_column("__key", private)])
     diff.add("q@shadow", [*rows, rows[0].slice(0, 0)])
@@ -100,7 +100,7 @@ def test_only_what_others_read_is_compared() -> None:
 
 
 def test_a_pair_of_which_one_is_silent_has_no_differences() -> None:
-    plan = build_plan([ONE, replace(ONE, name="q@shadow")], changes=Changed(shadows=PAIR))
+    plan = build_plan([ONE, replace(ONE, name="q@shadow")], changes=ChangeEffects(shadows=PAIR))
     for silent in ("q", "q@shadow"):
         diff = ShadowDiff(plan, {silent})
         diff.add("q", batches([[{"k": "a"}]], pa.schema([("k", pa.string())])))
