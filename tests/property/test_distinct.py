@@ -31,6 +31,7 @@ from millpond.plan.chains.first_rows import first_rows
 from millpond.plan.chains.upstream import chained_stream
 from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.distinct import Timing, distinct_rows
+from millpond.reconfigure.changes import Drop
 from millpond.runtime.fold import fold
 from millpond.testing.compare import canonical
 
@@ -157,6 +158,37 @@ def test_windows_over_first_events_miss_none(seed: int, tmp_path: Path) -> None:
     found = {(row["k"], row["start"]): row["n"] for row in run.answers().rows["n"]}
     assert found == dict(wanted)
     assert early > 0
+
+
+@pytest.mark.parametrize("kept_us", [None, 0, 15 * SECOND])
+def test_the_first_of_events_of_equal_time_does_not_depend_on_other_queries(
+    kept_us: int | None, tmp_path: Path
+) -> None:  # fmt: skip
+    """Other queries of the group read other columns; half way, they are dropped."""
+    columns = KEY, AMOUNT, Column("v", "int")
+    base = distinct("q0", [KEY, TIME] if kept_us == 0 else [KEY], kept_us, 15 * SECOND)
+    registered = []
+    for i, value in enumerate(columns):
+        output = Named(value.name, Column("event:0", value.type)), Named("ts", Column("window.time", "timestamp"))
+        registered.append(replace(base, name=f"q{i}", event=(value, *columns[:i]), output=output))
+    assert len(build_plan(registered).groups) == 1
+    dice = random.Random(5)
+    epochs = [
+        [{**row, "ts": (20 * i + dice.randint(0, 1)) * SECOND, "amount": dice.random(), "v": dice.randint(0, 9)}
+         for row in events(i, 12)]
+        for i in range(8)
+    ]  # fmt: skip
+    for query in registered:
+        alone, together = Run(tmp_path / f"{query.name} alone", [query]), Run(tmp_path / query.name, registered, 2)
+        for i, batch in enumerate(epochs):
+            if i == len(epochs) // 2:
+                for other in registered:
+                    if other != query:
+                        together.pond.change(Drop(other.name))
+            alone.epoch([batch])
+            together.epoch(dealt(i)(batch))
+        rows = [sorted(shown(query, row) for row in run.answers().rows[query.name]) for run in (alone, together)]
+        assert rows[0] == rows[1] and rows[0]
 
 
 def test_queries_that_forget_alike_share_a_group() -> None:

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from millpond.arrays import Ints, Mask
+from millpond.model.expressions import Expression
 from millpond.model.windows import Distinct
 from millpond.plan.groups.distinct import counted_rows
 from millpond.plan.groups.event_log import LogPlan
 from millpond.plan.groups.plan import GroupPlan, QueryPlan
-from millpond.runtime.event_log.deduplicate import ties_in
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.event_order import deciding
 from millpond.runtime.event_log.retention import events_needed_from
@@ -33,7 +33,9 @@ from millpond.state.layout.event_log import OFFSET, Events, concatenated
 class DistinctState(State):
     """Rows of the first event of each key, or of its first n events."""
 
-    _firsts: Events
+    _new: Events
+    _left: Ints
+    _firsts: dict[tuple[Expression, ...], Events]
 
     @classmethod
     def stored_log(cls, _group: GroupPlan) -> LogPlan | None:
@@ -59,21 +61,31 @@ class DistinctState(State):
         assert self.group.events is not None
         logged = number_keys(self.group, self.keys, parts).logged
         events = concatenated(logged, column_types(self.group.events, any(OFFSET in part.columns for part in logged)))
-        self._firsts = events.take(first_of_each(events, self._rows_left(before), self.group))
-        for plan in self.group.queries if _counted(self.group) is None else ():
-            self.counters.of(plan.query.name).repeated += events.rows - self._firsts.rows
-        if _is_logged(self.group) and self._firsts.rows:
-            bare = self._firsts._replace(columns={})
+        self._left, counted = self._rows_left(before), _counted(self.group)
+        self._new = events if counted is not None else events.take(may_be_first(events, self._left))
+        self._firsts = {}
+        firsts = self._first_events(self.group.queries[0])
+        for plan in self.group.queries if counted is None else ():
+            self.counters.of(plan.query.name).repeated += events.rows - firsts.rows
+        if _is_logged(self.group) and firsts.rows:
+            bare = firsts._replace(columns={})  # slots and times, which are the same for all queries of the group
             self._log.add(bare)
             self._log.write(self.delta, bare, 0, ())
 
     def close(self, before: Watermark, after: Watermark) -> None:
         """Collect the rows of these events."""
-        events = self._firsts
-        at = np.arange(events.rows)
-        due = DueFrames(events, [at], [at + 1], at, events.times_us, events.times_us + 1)
         for plan in self.group.queries:
+            events = self._first_events(plan)
+            at = np.arange(events.rows)
+            due = DueFrames(events, [at], [at + 1], at, events.times_us, events.times_us + 1)
             self.collect_frames(plan, due.cut(plan))
+
+    def _first_events(self, plan: QueryPlan) -> Events:
+        """The first events of each key for one query; the values that it reads decide between events of one time."""
+        values = () if OFFSET in self._new.columns else plan.query.of_event
+        if values not in self._firsts:
+            self._firsts[values] = self._new.take(first_of_each(self._new, self._left, values))
+        return self._firsts[values]
 
     def merge(self, after: Watermark) -> None:
         """Write the new keys, or begin a generation without forgotten keys; merge times by level."""
@@ -113,26 +125,32 @@ def _is_logged(group: GroupPlan) -> bool:
     return _window(group).lasts_us is not None or _counted(group) is not None
 
 
-def first_of_each(events: Events, left: Ints, group: GroupPlan) -> Ints:
+def may_be_first(events: Events, left: Ints) -> Ints:
+    """The positions, ascending, of the earliest events of each slot that has a row left; all, if the source has an
+    order.
+    """
+    new = np.flatnonzero(left[events.slots] > 0)
+    if OFFSET in events.columns:
+        return new
+    earliest = np.full(len(left), np.iinfo(np.int64).max)
+    np.minimum.at(earliest, events.slots[new], events.times_us[new])
+    found: Ints = new[events.times_us[new] == earliest[events.slots[new]]]
+    return found
+
+
+def first_of_each(events: Events, left: Ints, values: Sequence[Expression]) -> Ints:
     """The positions of the first events of each slot, ascending: at most `left[slot]` of them.
 
-    The source's order decides if it is known, else the event time, and then the values.
+    The source's order decides if it is known, else the event time, and then the values that one query reads, so that
+    its rows do not depend on other queries.
     """
     new = np.flatnonzero(left[events.slots] > 0)
     slots = events.slots[new]
     several = np.bincount(slots, minlength=1)[slots] > left[slots]
     taken, rows = new[~several], new[several]
     some = events.take(rows)
-    order = np.lexsort((*order_in(some, group), some.slots))
+    ties = deciding(some, values)
+    order = np.lexsort((*(ties if OFFSET in some.columns else [*ties, some.times_us]), some.slots))
     slots = some.slots[order]
     numbers = np.arange(len(slots)) - np.searchsorted(slots, slots)
     return np.sort(np.concatenate([taken, rows[order[numbers < left[slots]]]]))
-
-
-def order_in(events: Events, group: GroupPlan) -> list[Ints]:
-    """Sort keys of the events of a key, the major one last: those of a query with n rows by its values in their order,
-    so that it does not depend on other queries.
-    """
-    assert group.events is not None
-    ties = deciding(events, group.events.values) if _counted(group) is not None else ties_in(events, group)
-    return ties if OFFSET in events.columns else [*ties, events.times_us]
