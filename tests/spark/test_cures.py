@@ -35,7 +35,7 @@ FILES = [
      "in lower, as a column that it emits"),
     (table(f"SELECT k, {W} AS w, count(*) AS n {FROM} GROUP BY ALL ORDER BY n"), "ends in ORDER BY",
      "row_number("),
-    (table(f"SELECT k, row_number() OVER (PARTITION BY k ORDER BY ts) AS n {FROM}"), "over events is answered",
+    (table(f"SELECT k, row_number() OVER (PARTITION BY k ORDER BY ts DESC) AS n {FROM}"), "over events is answered",
      "WHERE n = 1"),
     (table(f"SELECT k, ntile(4) OVER (PARTITION BY k ORDER BY ts) AS n {FROM}"), "is over single events",
      "lag(x) OVER"),

@@ -159,6 +159,10 @@ FRAMES = {
     "OVER (PARTITION BY card ORDER BY ts ROWS BETWEEN 3 PRECEDING AND 1 PRECEDING) AS c, nth_value(kind, 2) OVER "
     "(PARTITION BY card ORDER BY ts ROWS 3 PRECEDING) AS d, nth_value(kind, 1) IGNORE NULLS OVER (PARTITION BY card "
     "ORDER BY ts ROWS BETWEEN 2 PRECEDING AND 1 FOLLOWING) AS e FROM tx WHERE id % 2 = 0",
+    "numbers": "SELECT id, ts, row_number() OVER k AS r, lag(qty) OVER k AS a, count(kind) OVER k AS n FROM tx "
+    "WHERE id % 2 = 0 WINDOW k AS (PARTITION BY card ORDER BY ts)",
+    "first_ones": "SELECT id, r + 1 AS s FROM (SELECT *, row_number() OVER (PARTITION BY card ORDER BY ts) AS r "
+    "FROM tx WHERE id % 2 = 0) WHERE r BETWEEN 3 AND 30",
     "above": f"SELECT id, s * 2 AS t FROM (SELECT id, sum(amount) {TEN} AS s FROM tx) WHERE s > 20",
     "window": f"SELECT id, s, window(ts, '1 hour') AS w FROM (SELECT id, ts, sum(amount) {TEN} AS s FROM tx)",
     "approximate": f"SELECT id, approx_count_distinct(kind) {TEN} AS a FROM tx",

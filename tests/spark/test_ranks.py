@@ -59,6 +59,8 @@ RANKS = {
     "before": "SELECT card, shop, w.end AS until, total - lag(total) OVER (PARTITION BY card, shop ORDER BY w.end) AS "
     "more, lag(n, 2, 0L) OVER (PARTITION BY card, shop ORDER BY w.end) AS m FROM {spend}",
     "early": "SELECT card, shop, w, lag(n) OVER (PARTITION BY card, shop ORDER BY w) AS m FROM {spend}",
+    "moving": "SELECT card, shop, w, avg(n) OVER (PARTITION BY card, shop ORDER BY w ROWS 2 PRECEDING) AS m, "
+    "row_number() OVER (PARTITION BY card, shop ORDER BY w) AS r FROM {spend}",
     "shares": "SELECT card, shop, w, total / sum(total) OVER (PARTITION BY w) AS part FROM {spend}",
 }
 LIMITS = {

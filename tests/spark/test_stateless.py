@@ -263,14 +263,13 @@ def test_other_ranks_over_events_are_refused(spark: SparkSession, tmp_path: Path
     source = (
         spark.readStream.schema("id bigint, ts timestamp").json(str(tmp_path / "in")).withWatermark("ts", "1 second")
     )
-    ranked = source.withColumn("n", F.expr("row_number() OVER (PARTITION BY id ORDER BY ts)"))
+    ranked = source.withColumn("n", F.expr("row_number() OVER (PARTITION BY id ORDER BY ts DESC)"))
     with Pond(spark, tmp_path / "pond") as pond:
         for frame, says in ((ranked, "only with the condition that it is 1"), (ranked.where("n < 3"), "that it is 1")):
             with pytest.raises(UnsupportedQuery, match=says):
                 pond.add("q", frame)
-        latest = source.withColumn("n", F.expr("row_number() OVER (PARTITION BY id ORDER BY ts DESC)")).where("n = 1")
         with pytest.raises(UnsupportedQuery, match=r"emit='update' in Pond\.add"):
-            pond.add("q", latest)
+            pond.add("q", ranked.where("n = 1"))
 
 
 def test_first_events_are_read_by_other_queries_and_chosen_by_qualify(spark: SparkSession, tmp_path: Path) -> None:

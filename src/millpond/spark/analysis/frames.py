@@ -75,7 +75,11 @@ class Frames(NamedTuple):
         """The value of a call over `aggregates`, to which its own are added.
 
         `lag(x, n)` is the first value of n + 1 events, if the frame has them; `lead(x, n)` is the value of one event.
+        `row_number()` is the number of all events up to the event.
         """
+        if kind_of(made.function) == "RowNumber":
+            count = self._over(Aggregate("count", None, None, "bigint"), made, aggregates)
+            return call("cast", (count,), "int")
         if kind_of(made.function) == "NthValue":
             value = meaning(made.function.input())
             nulls = call("isnotnull", (value,), "boolean") if made.function.ignoreNulls() else None
@@ -148,7 +152,7 @@ def frames_of(catalyst: Catalyst, node: JavaObject) -> Frames:
     order = items(node.orderSpec())
     aliases = items(node.windowExpressions())
     by_row = any(_is_by_row(alias.child()) for alias in aliases)
-    times = ("timestamp", WINDOW) if by_row else ("timestamp",)
+    times = ("timestamp", WINDOW)
     if len(order) != 1 or kind_of(order[0].direction()) != "Ascending" or type_of(order[0].child()) not in times:
         raise UnsupportedQuery(
             f"OVER (… ORDER BY {', '.join(text_of(one) for one in order) or 'nothing'}) is not supported.",
@@ -197,6 +201,8 @@ def _call(catalyst: Catalyst, alias: JavaObject) -> Call:
         if abs(back) >= MAX_EVENTS:
             raise UnsupportedQuery(f"`{text_of(function)}` is of an event too far away.", _LAG)
         return Call(id_of(alias), function, back, max(-back, 0))
+    if kind == "RowNumber":
+        return Call(id_of(alias), function, 0, running="rows")
     if kind not in ("AggregateExpression", "NthValue"):
         raise UnsupportedQuery(
             f"`{text_of(function)}` OVER is not supported.", "Use an aggregate function, lag, lead or nth_value."

@@ -58,6 +58,20 @@ def is_ordered(node: JavaObject) -> bool:
     return not kinds.isdisjoint(framed) and any(type_of(key) in _PARTITIONS for key in items(node.partitionSpec()))
 
 
+def numbers_in_time(node: JavaObject) -> bool:
+    """Whether a `Window` node numbers the events of keys in the order of their times, perhaps beside frames."""
+    kinds = {kind_of(alias.child().windowFunction()) for alias in items(node.windowExpressions())}
+    order = items(node.orderSpec())
+    return (
+        "RowNumber" in kinds
+        and kinds <= {"RowNumber", "Lag", "Lead", "NthValue", "AggregateExpression"}
+        and len(order) == 1
+        and kind_of(order[0].direction()) == "Ascending"
+        and type_of(order[0].child()) in _PARTITIONS
+        and not any(type_of(key) in _PARTITIONS for key in items(node.partitionSpec()))
+    )
+
+
 def _function(over: JavaObject) -> JavaObject:
     """The function of OVER; of `first_value` and `last_value`, what is aggregated."""
     function = over.windowFunction()

@@ -18,7 +18,13 @@ from millpond.plan.chains.first_rows import first_rows
 from millpond.plan.chains.upstream_joins import made_window
 from millpond.spark.analysis.aggregation_input import InputPlan, one_per_key, read_input_plan
 from millpond.spark.analysis.below_aggregation import InputTranslator
-from millpond.spark.analysis.chains.ordered_functions import is_ordered, ordered_function, ordering, rank_by
+from millpond.spark.analysis.chains.ordered_functions import (
+    is_ordered,
+    numbers_in_time,
+    ordered_function,
+    ordering,
+    rank_by,
+)
 from millpond.spark.analysis.chains.ranks_so_far import Limit, RanksSoFar
 from millpond.spark.analysis.chains.sides import RowsSide
 from millpond.spark.analysis.extract import Reader
@@ -27,7 +33,7 @@ from millpond.spark.analysis.input_streams import QueryInput
 from millpond.spark.analysis.query_terms import Extraction
 from millpond.spark.analysis.steps.cut import ids_of
 from millpond.spark.analysis.steps.inputs import StepContext
-from millpond.spark.catalyst.private_names import JavaObject, id_of, items, kind_of, outputs, text_of
+from millpond.spark.catalyst.private_names import JavaObject, delay_ms, id_of, items, kind_of, outputs, text_of, type_of
 
 _WINDOW_FIRST = (
     "Aggregate by a window w first, in FROM (…) or in an earlier query: … OVER (PARTITION BY w ORDER BY …) FROM STREAM "
@@ -65,9 +71,14 @@ def read_ranks(context: StepContext, node: JavaObject, above: list[JavaObject]) 
     if len(windows) == 1 and one_per_key(node, 0) is not None:
         whole = above[0] if above else node
         input_plan = read_input_plan(context.catalyst, whole)
-        one = input_plan.keeps_one or not context.terms.updates
+        one = input_plan.keeps_one or not (context.terms.updates or numbers_in_time(node))
         if one and not input_plan.is_step and not (source := context.source(input_plan, ())).upstreams:
             return InputTranslator(context, source, input_plan).distinct(outputs(whole))
+    if len(windows) == 1 and not context.terms.updates and numbers_in_time(node):
+        input_plan = read_input_plan(context.catalyst, node.child(), cut_at_repeats=True)
+        timed = delay_ms(items(node.orderSpec())[0].child()) is not None
+        if timed or context.source(input_plan, ids_of(node)).upstreams:
+            return read_frames(context, node, above)
     what = text_of(items(node.windowExpressions())[0].child())
     return _reader(context, windows[-1].child(), f"`{what}`").ranks(windows, above)
 
@@ -82,7 +93,7 @@ def read_frames(context: StepContext, node: JavaObject, above: list[JavaObject])
     input_plan = read_input_plan(context.catalyst, node.child(), cut_at_repeats=True)
     source = context.source(input_plan, ids_of(node))
     reader = Reader(context, source, input_plan)
-    if source.upstreams and found.by_row:  # other frames keep the event time that their state has
+    if source.upstreams and (found.by_row or type_of(found.time) == WINDOW):  # others keep the time of their state
         reader = _RankReader(context, source, input_plan)
         reader.check_order(found.time)
     return reader.frames(found, outputs(node), above)

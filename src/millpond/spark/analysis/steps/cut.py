@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from millpond.errors import UnsupportedQuery
+from millpond.model.types import WINDOW
 from millpond.spark.catalyst.private_names import (
     JavaObject,
     children,
@@ -21,6 +22,7 @@ from millpond.spark.catalyst.private_names import (
     kind_of,
     outputs,
     references,
+    type_of,
     window_mark,
 )
 
@@ -58,7 +60,7 @@ def numbers_events(node: JavaObject) -> bool:
     if len(aliases) != 1 or kind_of(aliases[0].child().windowFunction()) != "RowNumber" or len(order) != 1:
         return False
     by = order[0].child()
-    return kind_of(by) == "AttributeReference" and delay_ms(by) is not None
+    return kind_of(by) == "AttributeReference" and delay_ms(by) is not None and type_of(by) != WINDOW
 
 
 def _keeps_state(node: JavaObject) -> bool:
