@@ -97,7 +97,7 @@ class PruneFollower:
         named = {section.file for section in manifest.sections.values()}
         now = self._clock()
         unneeded: dict[str, int] = {}
-        gone: list[str] = []
+        deletable: list[str] = []
         with explained(self._files.where(DELTA_FOLDER)):
             for file, n in self._files.written():
                 if n > last or file in named:
@@ -106,15 +106,15 @@ class PruneFollower:
                 if now - since < self._grace_us:
                     unneeded[file] = since
                 else:
-                    gone.append(file)
-            if gone:
+                    deletable.append(file)
+            if deletable:
                 reached("prune.before_delete")
-            self.deleted_bytes += self._files.delete(gone)
-        self.deleted_files += len(gone)
+            self.deleted_bytes += self._files.delete(deletable)
+        self.deleted_files += len(deletable)
         self._unneeded_since = unneeded
-        if gone:
-            self._removed(gone)
-        return len(gone)
+        if deletable:
+            self._removed(deletable)
+        return len(deletable)
 
     def _sweep_bodies(self, manifest: Manifest, last: int) -> None:
         named = {section.n for section in manifest.sections.values() if section.file is None}

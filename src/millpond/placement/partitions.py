@@ -31,7 +31,7 @@ def hashes_of(texts: pa.Array) -> Codes:
     [1173551340, 1357151166, 1161502112]
     """
     data, starts, lengths = text_bytes(texts)
-    found = np.uint32(_SEED) ^ lengths.astype(np.uint32)
+    hashes = np.uint32(_SEED) ^ lengths.astype(np.uint32)
     rows = np.arange(len(starts))
     for position in range(0, int(lengths.max()) if len(lengths) else 0, 4):
         rows = rows[lengths[rows] >= position + 4]
@@ -39,20 +39,20 @@ def hashes_of(texts: pa.Array) -> Codes:
             for row in rows.tolist():
                 begin = int(starts[row]) + position
                 end = begin + (int(lengths[row]) - position) // 4 * 4
-                found[row] = _continued(int(found[row]), data[begin:end].copy().view(np.uint32))
+                hashes[row] = _continued(int(hashes[row]), data[begin:end].copy().view(np.uint32))
             break
         at = starts[rows] + position
         word = sum((data[at + i].astype(np.uint32) << np.uint32(8 * i) for i in range(4)), np.uint32(0)) * _M
-        found[rows] = (found[rows] * _M) ^ ((word ^ (word >> _R)) * _M)
-    left = lengths % 4
+        hashes[rows] = (hashes[rows] * _M) ^ ((word ^ (word >> _R)) * _M)
+    remainders = lengths % 4
     for i in (2, 1, 0):
-        rows = np.flatnonzero(left > i)
-        at = starts[rows] + (lengths[rows] - left[rows]) + i
-        found[rows] ^= data[at].astype(np.uint32) << np.uint32(8 * i)
-    rows = np.flatnonzero(left)
-    found[rows] *= _M
-    found = (found ^ (found >> np.uint32(13))) * _M
-    positive: Codes = ((found ^ (found >> np.uint32(15))) & np.uint32(0x7FFFFFFF)).astype(np.int64)
+        rows = np.flatnonzero(remainders > i)
+        at = starts[rows] + (lengths[rows] - remainders[rows]) + i
+        hashes[rows] ^= data[at].astype(np.uint32) << np.uint32(8 * i)
+    rows = np.flatnonzero(remainders)
+    hashes[rows] *= _M
+    hashes = (hashes ^ (hashes >> np.uint32(13))) * _M
+    positive: Codes = ((hashes ^ (hashes >> np.uint32(15))) & np.uint32(0x7FFFFFFF)).astype(np.int64)
     return positive
 
 

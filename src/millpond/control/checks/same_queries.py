@@ -95,9 +95,9 @@ def _foreign(path: Address, known: PondSpec, given: PondSpec) -> ForeignPondErro
             "Give each changed function a new version, and move its queries to it with `millpond alter`.",
         )
     if added or left_out or changed:
-        found = ((added, "new", "add"), (changed, "changed", "alter"), (left_out, "missing", "drop"))
-        parts = [f"{_listed(names)} {'is' if len(names) == 1 else 'are'} {how}" for names, how, _ in found if names]
-        verbs = _either([f"`millpond {verb}`" for names, _, verb in found if names])
+        edits = ((added, "new", "add"), (changed, "changed", "alter"), (left_out, "missing", "drop"))
+        parts = [f"{_listed(names)} {'is' if len(names) == 1 else 'are'} {how}" for names, how, _ in edits if names]
+        verbs = _either([f"`millpond {verb}`" for names, _, verb in edits if names])
         return ForeignPondError(
             f"{has}. In the given queries, {', '.join(parts)}.",
             f"To change a pond in use, run `millpond serve --checkpoint {path}` and then {verbs} (in Python, open the "

@@ -157,7 +157,7 @@ def advice(folder: Given, policy: Policy) -> Advice:
     )  # fmt: skip
 
 
-def advice_text(found: Advice) -> str:
+def advice_text(advice: Advice) -> str:
     """The advice as text.
 
     >>> print(advice_text(Advice(2, 0.8, 1.1, 40, 12.5, 4, False, 0, "instances fold 80% of the time")))
@@ -166,17 +166,17 @@ def advice_text(found: Advice) -> str:
     >>> print(advice_text(Advice(1, 0.4, 1.0, 40, 12.5, 1, False, 0, "1 is right")).splitlines()[0][:37])
     1 instance folds 40% of the time, the
     """
-    fold = "folds" if found.now == 1 else "fold"
+    fold = "folds" if advice.now == 1 else "fold"
     measured = (
-        f"{count_of(found.now, 'instance')} {fold} {found.utilisation:.0%} of the time, the busiest {found.skew:.2f} "
-        f"times the mean; {found.epochs:,} epochs in {found.seconds:.1f} s"
+        f"{count_of(advice.now, 'instance')} {fold} {advice.utilisation:.0%} of the time, the busiest "
+        f"{advice.skew:.2f} times the mean; {advice.epochs:,} epochs in {advice.seconds:.1f} s"
     )
     what = "it would change nothing"
-    if found.instances != found.now:
-        what = f"it would have {count_of(found.instances, 'instance')}"
-    elif found.balance:
-        what = f"it would give {found.moved:,} buckets other owners"
-    return f"{measured}\n{what}: {found.why}"
+    if advice.instances != advice.now:
+        what = f"it would have {count_of(advice.instances, 'instance')}"
+    elif advice.balance:
+        what = f"it would give {advice.moved:,} buckets other owners"
+    return f"{measured}\n{what}: {advice.why}"
 
 
 def _newest(log: Log, manifest: Manifest) -> list[EpochRecord]:

@@ -89,25 +89,25 @@ class QueryAdditions:
         """Add a query to an open pond."""
         opened, declared = self._lifetime.open(), self._declarations
         check_move(opened.spec, name, "add")
-        made = declared.analyse(name, query, options, deadline=True)
+        analysed = declared.analyse(name, query, options, deadline=True)
         try:
-            check_files(declared.front.readings([made]))
+            check_files(declared.front.readings([analysed]))
             attached, store = opened.followers.attached, opened.followers.store
-            attached.check(made, store is not None, declared.sources_of(made))
-            streams, times = declared.streams_of(made), declared.time_sources_of(made)
+            attached.check(analysed, store is not None, declared.sources_of(analysed))
+            streams, times = declared.streams_of(analysed), declared.time_sources_of(analysed)
             by, from_us = named(who), options.backfill_us
-            make = declared.naming(lambda pond: validate.add(pond, made, streams, by, times, from_us), made)
+            make = declared.naming(lambda pond: validate.add(pond, analysed, streams, by, times, from_us), analysed)
             if from_us is None:
                 self._requests.request(make)
             else:
-                self._backfill(made, from_us, make)
+                self._backfill(analysed, from_us, make)
         except BaseException:
             with declared.front.lock:
                 declared.front.forget(name)
                 if name in declared.queries:  # another call has added a query of this name in the meantime
                     declared.front.remember(declared.queries[name])
             raise
-        return made
+        return analysed
 
     def _backfill(self, query: AnyQuery, from_us: int, make: Callable[[KnownPond], Add]) -> None:
         """Read the events with which the query begins, then have the change recorded that names them."""

@@ -53,7 +53,7 @@ def unserved() -> StoreError:
     return StoreError("No query of the pond is served, so no store holds its buckets.", "Serve one: 'serve' = 'true'.")
 
 
-def placement_text(found: Placement) -> str:
+def placement_text(placement: Placement) -> str:
     """A table of bucket range, instance and shard, and then the local part of each instance's buckets.
 
     >>> print(placement_text(placement_of((0, 0, 1, 1), ["a:1", "a:1", "a:1", "b:1"])))
@@ -70,21 +70,21 @@ def placement_text(found: Placement) -> str:
 
     If owners ever changed, the last line names the record of the change, its time and its reason.
     """
-    local, owned = sum(share.local for share in found.shares), sum(share.buckets for share in found.shares)
+    local, owned = sum(share.local for share in placement.shares), sum(share.buckets for share in placement.shares)
     rows: list[tuple[object, ...]] = [("buckets", "instance", "shard")]
-    rows += [(f"{one.first} … {one.last}", one.instance, one.shard) for one in found.stretches]
+    rows += [(f"{one.first} … {one.last}", one.instance, one.shard) for one in placement.stretches]
     rows.append(("instance", "buckets", "local", "on"))
     rows += [(one.instance, one.buckets, _percent(one.local / one.buckets), one.home)
-             for one in found.shares]  # fmt: skip
+             for one in placement.shares]  # fmt: skip
     width = 2 + max(len(str(word)) for row in rows for word in row[:-1])
     lines = ["".join(f"{word!s:<{width}}" for word in row[:-1]) + str(row[-1]) for row in rows]
     last = (
-        f"aligned {_percent(found.aligned)}: {local:,} of {owned:,} buckets are on the shard "
+        f"aligned {_percent(placement.aligned)}: {local:,} of {owned:,} buckets are on the shard "
         "that has most of their instance's"
     )
     lines.append(last)
-    if found.since is not None:
-        lines.append(f"owners since record {found.since.n}, {utc(found.since.at_us)}: {found.since.why}")
+    if placement.since is not None:
+        lines.append(f"owners since record {placement.since.n}, {utc(placement.since.at_us)}: {placement.since.why}")
     return "\n".join(["placement, by the store's own map", *(f"  {line}" for line in lines)]) + "\n"
 
 

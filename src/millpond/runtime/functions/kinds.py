@@ -199,30 +199,30 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 
-def as_column(found: Any, rows: int, answer: pa.DataType) -> pa.Array:
+def as_column(column: Any, rows: int, answer: pa.DataType) -> pa.Array:
     """Converts a column that a function returned to the declared type; numbers are cast if no information is lost.
 
     Raises:
         Wrong: it is not a column of a convertible type, or has a wrong number of rows.
     """
-    if isinstance(found, np.ndarray) and found.ndim == 1:
-        found = pa.array(found)
-    elif hasattr(found, "to_arrow"):  # a Polars series
-        found = found.to_arrow()
-    if isinstance(found, pa.ChunkedArray):
-        found = _one_piece(found)
-    if not isinstance(found, pa.Array):
-        raise Wrong(f"gave a {type(found).__name__} for a column of {answer}")
-    if len(found) != rows:
-        raise Wrong(f"gave {len(found)} values for {rows} keys")
-    if found.type.equals(answer):
-        return found
-    if _family(found.type) != _family(answer) and not pa.types.is_null(found.type):
-        raise Wrong(f"gave a column of {found.type} for one of {answer}")
+    if isinstance(column, np.ndarray) and column.ndim == 1:
+        column = pa.array(column)
+    elif hasattr(column, "to_arrow"):  # a Polars series
+        column = column.to_arrow()
+    if isinstance(column, pa.ChunkedArray):
+        column = _one_piece(column)
+    if not isinstance(column, pa.Array):
+        raise Wrong(f"gave a {type(column).__name__} for a column of {answer}")
+    if len(column) != rows:
+        raise Wrong(f"gave {len(column)} values for {rows} keys")
+    if column.type.equals(answer):
+        return column
+    if _family(column.type) != _family(answer) and not pa.types.is_null(column.type):
+        raise Wrong(f"gave a column of {column.type} for one of {answer}")
     try:
-        return found.cast(answer)
+        return column.cast(answer)
     except pa.ArrowException as error:
-        raise Wrong(f"gave a column of {found.type} that is none of {answer}: {error}") from None
+        raise Wrong(f"gave a column of {column.type} that is none of {answer}: {error}") from None
 
 
 _NESTED = (

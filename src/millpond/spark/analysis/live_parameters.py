@@ -186,24 +186,24 @@ def clock_of(catalyst: Catalyst, node: JavaObject) -> ClockValue | None:
     if kind == "CurrentDate":
         return ClockValue(zone=_zone(node), is_date=True)
     parts = children(node)
-    found = clock_of(catalyst, parts[0]) if parts else None
-    if found is None:
+    clock = clock_of(catalyst, parts[0]) if parts else None
+    if clock is None:
         return None
-    if kind in WRITTEN_SUMS or (kind == "Cast" and type_of(node) == found.parameter.type):
-        return found
-    if found.is_date:
-        return _date(catalyst, found, kind, parts)
-    if found.unit_us:
+    if kind in WRITTEN_SUMS or (kind == "Cast" and type_of(node) == clock.parameter.type):
+        return clock
+    if clock.is_date:
+        return _date(catalyst, clock, kind, parts)
+    if clock.unit_us:
         return None
     if kind == "TimestampAddInterval" and type_of(parts[1]).startswith("interval"):
         shift_us, of_months = catalyst.constant(parts[1]), re.search("month|year", type_of(parts[1]))
-        if not isinstance(shift_us, int) or of_months or found.shift_us:
+        if not isinstance(shift_us, int) or of_months or clock.shift_us:
             return None
-        return found._replace(shift_us=shift_us, zone=_zone(node))
+        return clock._replace(shift_us=shift_us, zone=_zone(node))
     if kind == "Cast" and type_of(node) == "date":
-        return found._replace(zone=found.zone or _zone(node), is_date=True)
+        return clock._replace(zone=clock.zone or _zone(node), is_date=True)
     unit_us = 1_000_000 if kind == "Cast" and type_of(node) == "bigint" else _UNITS.get(kind, 0)
-    return found._replace(unit_us=unit_us) if unit_us and type_of(node) == "bigint" else None
+    return clock._replace(unit_us=unit_us) if unit_us and type_of(node) == "bigint" else None
 
 
 def _date(catalyst: Catalyst, date: ClockValue, kind: str, parts: list[JavaObject]) -> ClockValue | None:

@@ -112,21 +112,21 @@ class OutputOptions(NamedTuple):
         """The terms of a query with these options; `window` overrides the window in the plan."""
         return terms._replace(window=window or terms.window, updates=self.mode.emit == UPDATE)
 
-    def of(self, catalyst: Catalyst, query: AnyQuery, found: Extraction) -> AnyQuery:
+    def of(self, catalyst: Catalyst, query: AnyQuery, extraction: Extraction) -> AnyQuery:
         """The query of an extraction with these options.
 
         Raises:
             QueryTypeError, UnsupportedQuery: the query cannot have them.
         """
-        if found.inner and self.mode.correct_for:
+        if extraction.inner and self.mode.correct_for:
             raise UnsupportedQuery(
                 f"{query.name} keeps state in several steps, and rows that its first step corrects could not be "
                 "retracted from the next one.",
                 "Leave out 'correct.for', and let WATERMARK wait longer.",
             )
         query, mode = self.fit(query), self.mode
-        if found.reads_events:
-            query = self.repeats.of(catalyst, query, found.stream, found.timing)
+        if extraction.reads_events:
+            query = self.repeats.of(catalyst, query, extraction.stream, extraction.timing)
         else:
             mode = mode._replace(late_by=BY_EVENT)
         query = mode.of(catalyst, query)
@@ -139,7 +139,7 @@ class OutputOptions(NamedTuple):
         if isinstance(query, Join):
             raise UnsupportedQuery(f"Late events of the join {query.name} are counted only.", "Leave out 'late'.")
         query = msgspec.structs.replace(query, late=self.late)
-        check_late(query, {stream.name: stream for one in (*found.inner, found) for stream in one.streams})
+        check_late(query, {stream.name: stream for one in (*extraction.inner, extraction) for stream in one.streams})
         return query
 
     def of_lower(

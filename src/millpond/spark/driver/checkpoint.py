@@ -72,31 +72,31 @@ def make_checkpoint(
     return mine
 
 
-def _make(mine: Path, manifest: Manifest, lists: Mapping[str, FileList], interval: int) -> None:
-    root = mine.parent
+def _make(target: Path, manifest: Manifest, lists: Mapping[str, FileList], interval: int) -> None:
+    root = target.parent
     root.mkdir(parents=True, exist_ok=True)
-    found = _checkpoints(root)
-    older = [folder for folder in found if folder.name < mine.name]
-    lost = [folder for folder in found if folder.name >= mine.name]  # of claims that the log no longer has
-    copy = root / f".{mine.name}-{writer_token()}"
+    checkpoints = _checkpoints(root)
+    older = [folder for folder in checkpoints if folder.name < target.name]
+    lost = [folder for folder in checkpoints if folder.name >= target.name]  # of claims that the log no longer has
+    copy = root / f".{target.name}-{writer_token()}"
     copy.mkdir()
     if manifest.batch >= 0:
-        fitting = [folder for folder in reversed(found) if query_id(folder) in (manifest.spark_query, "")]
+        fitting = [folder for folder in reversed(checkpoints) if query_id(folder) in (manifest.spark_query, "")]
         _fill_sources(copy, manifest, lists, EarlierCheckpoints(fitting, manifest), interval)
         _fill_batches(copy, manifest)
     reached("claim.after")
-    if mine in lost:
-        lost[lost.index(mine)] = mine.rename(root / f".{mine.name}-{writer_token()}")
-    copy.rename(mine)
+    if target in lost:
+        lost[lost.index(target)] = target.rename(root / f".{target.name}-{writer_token()}")
+    copy.rename(target)
     for folder in lost:
         shutil.rmtree(folder, ignore_errors=True)
     claims = sorted({_claim(folder) for folder in older})
     for folder in older:
         if _claim(folder) in claims[: 1 - KEPT]:
             shutil.rmtree(folder, ignore_errors=True)
-    for left in root.glob(".*-*"):
-        if left.name[1:] <= mine.name:
-            shutil.rmtree(left, ignore_errors=True)
+    for leftover in root.glob(".*-*"):
+        if leftover.name[1:] <= target.name:
+            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _fill_batches(checkpoint: Path, manifest: Manifest) -> None:

@@ -162,7 +162,7 @@ class _Reader:
 
     def _parts(self, inside: Sequence[Token]) -> dict[str, list[Token]]:
         """The tokens of each part."""
-        found, depth, head = dict[str, list[Token]](), 0, ""
+        parts, depth, head = dict[str, list[Token]](), 0, ""
         skip = 0
         for at, token in enumerate(inside):
             depth += (token.text == "(") - (token.text == ")")
@@ -174,17 +174,17 @@ class _Reader:
                 raise UnsupportedQuery(f"{_NAME} has {other}, which is not supported.", "Leave it out.")
             if next_head is not None:
                 head, skip = next_head, at + len(next_head.split())
-                found[head] = []
+                parts[head] = []
             elif not head:
                 raise QuerySyntaxError(f"{_NAME} begins with {token.text}.", _ORDER)
             else:
-                found[head].append(token)
+                parts[head].append(token)
         for needed in ("ORDER BY", "PATTERN"):
-            if needed not in found:
+            if needed not in parts:
                 raise QuerySyntaxError(f"{_NAME} has no {needed}, or has it in another place.", _ORDER)
-        if more := found.get("ONE ROW PER MATCH"):
+        if more := parts.get("ONE ROW PER MATCH"):
             raise QuerySyntaxError(f"{_NAME} has {self._source(more)} after ONE ROW PER MATCH.", _ORDER)
-        return found
+        return parts
 
     def _ordered(self, tokens: list[Token]) -> str:
         by = tokens[:-1] if tokens and tokens[-1].word == "ASC" else tokens

@@ -28,15 +28,15 @@ def with_generated(spark: SparkSession, frame: DataFrame, stream: Stream) -> Dat
         return frame
     catalyst = Catalyst(spark)
     columns = [frame[f"`{name.replace('`', '``')}`"] for name in frame.columns]
-    for made in stream.generated:
-        column = F.expr(f"({made.sql}\n)")
-        what = f"The column {made.name} of {stream.name}, GENERATED ALWAYS AS ({made.sql}),"
+    for generated in stream.generated:
+        column = F.expr(f"({generated.sql}\n)")
+        what = f"The column {generated.name} of {stream.name}, GENERATED ALWAYS AS ({generated.sql}),"
         try:
-            zoned = in_zone(frame, made.zone or None)
-            alone = zoned.select(column.alias(made.name))
-            _check(catalyst, zoned, alone, made)
-            if sql_type(alone.schema[0].dataType) != made.type:
-                column = column.cast(made.type)
+            zoned = in_zone(frame, generated.zone or None)
+            alone = zoned.select(column.alias(generated.name))
+            _check(catalyst, zoned, alone, generated)
+            if sql_type(alone.schema[0].dataType) != generated.type:
+                column = column.cast(generated.type)
             column = catalyst.column(items(analysed(zoned.select(column)).projectList())[0])
         except PySparkException as error:
             reason = str(error).splitlines()[0].split(" SQLSTATE:")[0]
@@ -45,7 +45,7 @@ def with_generated(spark: SparkSession, frame: DataFrame, stream: Stream) -> Dat
             ) from error
         except QueryError as error:
             raise type(error)(f"{what} cannot be computed: {error.what}", error.cure) from error
-        columns.insert(made.position, column.alias(made.name))
+        columns.insert(generated.position, column.alias(generated.name))
     return frame.select(*columns)
 
 

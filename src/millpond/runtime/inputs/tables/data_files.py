@@ -125,26 +125,26 @@ def _converted(file: DataFile, field: pa.Field, values: pa.Array, instants: bool
         raise _misfit(file, field, str(values.type)) from error
 
 
-def _fits(given: pa.DataType, to: pa.DataType, instants: bool) -> bool:
+def _fits(stored: pa.DataType, to: pa.DataType, instants: bool) -> bool:
     """Whether each value of a type is one of another type; with `instants`, times without a zone are in UTC.
 
     Spark writes a TIMESTAMP as INT96 by default, which has no zone in Arrow.
     """
     kinds = pa.types
-    given = _PLAIN.get(given.id, given.value_type if kinds.is_dictionary(given) else given)
-    if kinds.is_timestamp(given) and kinds.is_timestamp(to):
-        return (given.tz is None) == (to.tz is None) or (instants and given.tz is None)
-    if kinds.is_signed_integer(given) and kinds.is_signed_integer(to):
-        return bool(given.bit_width <= to.bit_width)
-    if kinds.is_floating(given) and kinds.is_floating(to):
-        return bool(given.bit_width <= to.bit_width)
-    if kinds.is_decimal(given) and kinds.is_decimal(to):
-        return bool(given.scale == to.scale and given.precision <= to.precision)
-    if kinds.is_nested(given) and given.id == to.id and given.num_fields == to.num_fields:
-        parts = [(given.field(place), to.field(place)) for place in range(given.num_fields)]
-        named = kinds.is_struct(given)
+    stored = _PLAIN.get(stored.id, stored.value_type if kinds.is_dictionary(stored) else stored)
+    if kinds.is_timestamp(stored) and kinds.is_timestamp(to):
+        return (stored.tz is None) == (to.tz is None) or (instants and stored.tz is None)
+    if kinds.is_signed_integer(stored) and kinds.is_signed_integer(to):
+        return bool(stored.bit_width <= to.bit_width)
+    if kinds.is_floating(stored) and kinds.is_floating(to):
+        return bool(stored.bit_width <= to.bit_width)
+    if kinds.is_decimal(stored) and kinds.is_decimal(to):
+        return bool(stored.scale == to.scale and stored.precision <= to.precision)
+    if kinds.is_nested(stored) and stored.id == to.id and stored.num_fields == to.num_fields:
+        parts = [(stored.field(place), to.field(place)) for place in range(stored.num_fields)]
+        named = kinds.is_struct(stored)
         return all((a.name == b.name or not named) and _fits(a.type, b.type, instants) for a, b in parts)
-    return bool(given == to)
+    return bool(stored == to)
 
 
 def _misfit(file: DataFile, field: pa.Field, found: str, cure: str = "Correct the declaration.") -> LateSchemaError:

@@ -146,24 +146,24 @@ def _lateral(catalyst: Catalyst, node: JavaObject) -> JavaObject:
     if kind not in ("Inner", "Cross", "LeftOuter") or (outer and not always):
         return node
     if not rows:  # Spark's own rule answers those without ON
-        made = node.left()
+        plan = node.left()
         for layer in reversed(layers):
-            made = logical(catalyst, "Project", [*outputs(made), *(_of_event(catalyst, one) for one in layer)], made)
-        return made if always else logical(catalyst, "Filter", condition, made)
+            plan = logical(catalyst, "Project", [*outputs(plan), *(_of_event(catalyst, one) for one in layer)], plan)
+        return plan if always else logical(catalyst, "Filter", condition, plan)
     if outer and condition is None:
         raise UnsupportedQuery("LEFT JOIN LATERAL without ON, in which Spark loses rows, is not supported.", ON_TRUE)
     if outer and not all(map(_is_column, chain.from_iterable(layers))):
         return node  # a value that is computed from the function's columns is NULL where there is no row
     generator = _of_event(catalyst, below.generator())
-    made = logical(
+    plan = logical(
         catalyst, "Generate", generator, [], outer or bool(below.outer()), catalyst.none, below.generatorOutput(),
         node.left(),
     )  # fmt: skip
     for layer in reversed(layers):
-        made = logical(catalyst, "Project", [*outputs(node.left()), *layer], made)
+        plan = logical(catalyst, "Project", [*outputs(node.left()), *layer], plan)
     if kind_of(generator) == "Stack":
-        made = with_equal_clauses(catalyst, made)
-    return made if always else logical(catalyst, "Filter", condition, made)
+        plan = with_equal_clauses(catalyst, plan)
+    return plan if always else logical(catalyst, "Filter", condition, plan)
 
 
 def _is_column(expression: JavaObject) -> bool:

@@ -107,13 +107,13 @@ class Inputs:
         first, *others = [grids_of(upstream, known) for upstream in upstreams]
         return {name: grid for name, grid in first.items() if all(other.get(name) == grid for other in others)}
 
-    def finished(self, found: Extraction) -> Extraction:
+    def finished(self, extraction: Extraction) -> Extraction:
         """The extraction of the step, with the final names of the steps below it."""
         names: dict[str, str] = {}
         inner: dict[str, Extraction] = {}
         streams: dict[str, Stream] = {}
         for temporary, below in self._below.items():
-            event_time = next(iter(times_in(found.query, temporary)), "")
+            event_time = next(iter(times_in(extraction.query, temporary)), "")
             queries = [_timed(one, event_time) if len(below) > 1 else one.query for one in below]
             streams[temporary] = stream_of_steps(queries, event_time)
             names[temporary] = streams[temporary].name
@@ -123,9 +123,9 @@ class Inputs:
         def renamed(stream: Stream) -> Stream:
             return streams.get(stream.name, stream)
 
-        return found._replace(
-            query=over(found.query, names), stream=renamed(found.stream),
-            also=tuple((renamed(stream), derived) for stream, derived in found.also), inner=tuple(inner.values()),
+        return extraction._replace(
+            query=over(extraction.query, names), stream=renamed(extraction.stream),
+            also=tuple((renamed(stream), derived) for stream, derived in extraction.also), inner=tuple(inner.values()),
         )  # fmt: skip
 
 
