@@ -1,4 +1,4 @@
-"""Conformance suites, one function per port: a new back-end is complete if it passes them."""
+"""Conformance suites for bucket stores and file stores: a new back-end is complete if it passes its suite."""
 
 from __future__ import annotations
 

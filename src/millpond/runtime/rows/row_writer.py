@@ -7,7 +7,7 @@ queries, late events, dead letters, and differences to a shadow. Batches of one 
 |-------------|-------------------------------------------------------------|------------------------------------------|
 | `rows`      | a query; updates and corrections have an operation column   | sinks, view, queries over it, parameters |
 | `late`      | a query's late events                                       | the late sink                            |
-| `dead`      | a stream's malformed records                                | the sink of dead letters                 |
+| `dead`      | malformed records, and events whose computed time is NULL   | the sink of dead letters                 |
 | `differing` | a query or its shadow that only one of both emitted         | the shadow report                        |
 
 Rows of a query are held until all of them are known (`flush`), because a query that fails emits none.
@@ -54,7 +54,7 @@ class RowWriter:
         self._masks: dict[tuple[str, ...], Mask] = {}
 
     def is_active(self, query: str) -> bool:
-        """Whether a query has not failed, neither in this epoch nor in an earlier one."""
+        """Whether a query has failed neither in this epoch nor in an earlier one."""
         return query not in self._task.quarantined and query not in self._failed
 
     def is_read(self, query: str) -> bool:

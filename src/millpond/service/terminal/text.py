@@ -1,4 +1,4 @@
-"""Formats responses of the service for the terminal, one complete line each, however narrow the terminal is."""
+"""Formats responses of the service as text for the terminal."""
 
 from __future__ import annotations
 

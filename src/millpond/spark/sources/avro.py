@@ -1,8 +1,8 @@
 """Parses Kafka values in Avro, with the schema of a file or the schema in a registry that each value names.
 
 Spark's `from_avro` decodes with one writer's schema. So each known schema has a column of its own, filled only for
-the rows that name it. An unknown schema number is not a dead letter: the task fails, the driver fetches the schema,
-and the read starts again.
+the rows that name it. An unknown schema number fails the task; the driver fetches the schema and repeats the read.
+After too many failed look-ups (`Schemas.requests_unknown`), the record is malformed instead.
 """
 
 from __future__ import annotations
