@@ -223,7 +223,7 @@ def test_a_table_of_a_database_is_read_anew_in_every_epoch(spark: SparkSession, 
 
 
 def test_a_table_that_is_gone_ends_the_run_and_the_next_goes_on(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark would list it as one without rows. What was committed stands; a run begins with a new list."""
+    """Spark would list it as one without rows. Committed results are not affected; a run begins with a new list."""
     write_epochs(tmp_path, 4)
     table = tmp_path / "dim"
     write_table(table, "a", [1], "old")

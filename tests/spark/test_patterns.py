@@ -87,7 +87,7 @@ REFUSED = [
     ("B AS amount > 5", "B AS amuont > 5", QueryTypeError, "amuont"),
     ("COUNT(*) AS n", "COUNT(*)", QuerySyntaxError, "without a name"),
     ("COUNT(*) AS n", "SUM(A.amount + B.amount) AS n", UnsupportedQuery, "A and B"),
-    ("COUNT(*) AS n", "LAST(A.amount, 1) AS n", UnsupportedQuery, "further inside"),
+    ("COUNT(*) AS n", "LAST(A.amount, 1) AS n", UnsupportedQuery, r"offset: LAST\(A\.amount\)\."),
     ("COUNT(*) AS n", "MATCH_NUMBER() AS n", UnsupportedQuery, "MATCH_NUMBER"),
     ("ORDER BY ts", "ORDER BY ts DESC", UnsupportedQuery, "ordered by ts DESC"),
     ("ORDER BY ts", "ORDER BY card", UnsupportedQuery, "one column of type timestamp"),

@@ -65,7 +65,7 @@ class Mode(Enum):
     PERMISSIVE = auto()
     """It is a `Doubt`, because Spark keeps the values that do fit."""
     LINES = auto()
-    """The same; but the texts are lines of a file, of which one that is not JSON is a row of NULLs."""
+    """As `PERMISSIVE`, but each text is a line of a file, and a line that is not JSON is a row of NULLs."""
 
 
 def parse_texts(

@@ -1,4 +1,4 @@
-"""Assigns buckets to instances by the store's shards, and measures how well the two agree. Pure."""
+"""Assigns buckets to instances by the store's shards, and measures how well the two agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The autoscale policy: how many instances a load needs, and which buckets should move. Pure.
+"""The autoscale policy: how many instances a load needs, and which buckets should move.
 
 The number follows DS2 (Kalavri et al., OSDI 2018): the rows that arrive per second, divided by the rows that one
 instance folds per second of *useful* time, at a target utilisation. The moves follow the greedy balancing of

@@ -1,4 +1,4 @@
-"""Assigns the served rows of each bucket to a store. Pure."""
+"""Assigns the served rows of each bucket to a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chooses the host on which each instance should be folded: beside its shard, else where its state is. Pure."""
+"""Chooses the host on which each instance should be folded: beside its shard, else where its state is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computes the owners of buckets from the log, and the sources from which instances must take over state. Pure.
+"""Computes the owners of buckets from the log, and the sources from which instances must take over state.
 
 A change of the map is a record. The first epoch after it rebuilds the state of every instance whose buckets changed,
 from the sections of the previous owners. Its own record names the new sections, ends the old ones, and states their

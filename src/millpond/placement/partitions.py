@@ -1,7 +1,7 @@
 """Maps keys of a partitioned topic to the partitions that Kafka producers choose, to buckets, and to fitting owners.
 
 A bucket is the remainder of the partitioner's hash by a number that most partition counts divide. So all keys of a
-bucket are in one partition, for any such number of partitions, also after partitions were added. Pure.
+bucket are in one partition, for any such number of partitions, also after partitions were added.
 """
 
 from __future__ import annotations

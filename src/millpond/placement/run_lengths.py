@@ -1,4 +1,4 @@
-"""Run-length encoding of a value per bucket: (value, number of consecutive buckets). Pure."""
+"""Run-length encoding of a value per bucket: (value, number of consecutive buckets)."""
 
 from __future__ import annotations
 

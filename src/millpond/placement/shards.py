@@ -1,4 +1,4 @@
-"""Chooses the shards of a store, and distributes buckets evenly among them with the fewest moves. Pure."""
+"""Chooses the shards of a store, and distributes buckets evenly among them with the fewest moves."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ class Compared(ProcessFollower):
     some recent records also rows that have cancelled out since.
 
     Differing rows of one record are summed on their own first, because most rows are emitted by both in the same
-    epoch. They are summed with the accumulated rows only when they are both many and as many as those, so each row is
-    processed about four times.
+    epoch. They are summed with the accumulated rows only when they are more than 2^20 rows and more than the
+    accumulated ones, so each row is processed about four times.
     """
 
     def __init__(self, query: str, shadow: str, read: ReadSection, since: int) -> None:

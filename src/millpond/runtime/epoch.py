@@ -1,4 +1,4 @@
-"""Computes the two tasks of an epoch from the manifest, and its record from the receipts. Pure, without Spark."""
+"""Computes, without I/O or Spark, the two tasks of an epoch from the manifest, and its record from the receipts."""
 
 from __future__ import annotations
 

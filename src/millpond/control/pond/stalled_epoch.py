@@ -52,7 +52,7 @@ class StalledEpoch:
             names = ", ".join(self._evaluated()) or "none"
             _log.warning("%s. Queries of which Spark evaluates a part: %s.", what, names)
             return
-        self.error = StalledError(f"{what}.", "What was committed stands.")
+        self.error = StalledError(f"{what}.", "Committed results are not affected; start the pond again.")
         try:
             own_gateway().process.kill()
         except SetupError:  # the JVM belongs to the user's program

@@ -1,10 +1,14 @@
 """Moves the served rows of some buckets from the stores that hold them to another store, while both are in use.
 
-Three repeatable steps, which any process may carry out: *copy* each bucket as of its current number; *catch up* with
-later records, as any view does; and, after the record that states the new location, *forget* the old rows. Before
-that record nobody reads the copy, so an unfinished copy is cleared by the next attempt. A publisher that was
-suspended can only apply records by number, or clear a bucket, which is then replayed like one that its store has
-lost.
+A move has three steps, which any process may carry out and repeat:
+
+- *copy* each bucket as of its current number,
+- *catch up* with later records, as any view does,
+- *forget* the old rows, after the record that states the new location.
+
+Before that record nobody reads the copy, so the next attempt clears an unfinished copy. A publisher that was suspended
+and resumes can do no harm: it applies records by number, or clears a bucket, which is then replayed like one that its
+store has lost.
 """
 
 from __future__ import annotations
@@ -54,7 +58,7 @@ def copy_buckets(source: BucketStore, target: BucketStore, buckets: Iterable[int
         left = moved_on
         if not left:
             return rows
-    raise StoreError(f"Bucket {left[0]} changes faster than it can be read.", "Try again when less happens.")
+    raise StoreError(f"Bucket {left[0]} changes faster than it can be read.", "Try again when fewer rows change.")
 
 
 def copy(source: BucketStore, target: BucketStore, buckets: Sequence[int], may_go_on: Callable[[int], bool]) -> int:

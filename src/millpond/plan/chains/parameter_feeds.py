@@ -1,4 +1,4 @@
-"""Parameters that the rows of a query set: which rows and column, and how values are derived from them. Pure.
+"""Parameters that the rows of a query set: which rows and column, and how values are derived from them.
 
 A value is a function of one record: of the rows that an epoch emits for the newest window among them. It is in force
 from the next epoch on, until rows of a later epoch replace it. An epoch that emits no row of the query changes

@@ -2,7 +2,7 @@
 
 An event time of such a stream is a bound of the upstream's windows, so the upstream's watermark says how far the
 stream has advanced: no future row belongs to a window that has closed (for joins see `plan.chains.upstream_joins`).
-Hence no row is late for a query over it, whatever its delay, unless a drain closed windows early. Pure.
+Hence no row is late for a query over it, whatever its delay, unless a drain closed windows early.
 """
 
 from __future__ import annotations

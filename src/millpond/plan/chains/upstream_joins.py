@@ -8,7 +8,7 @@ W is the lesser of the watermarks of a join's two sides. Future rows have a fina
 
 A left event without a partner is final at l + max(upper, 0), a right one at r + max(−lower, 0): the same bounds. A
 row of a window belongs to the first window that ends after W or to a later one, and its events are at or after the
-window's start. Pure.
+window's start.
 """
 
 from __future__ import annotations

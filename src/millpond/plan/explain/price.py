@@ -1,4 +1,4 @@
-"""Computes the price of a query before it is added: what it adds to the plan, and what it shares. Pure."""
+"""Computes the price of a query before it is added: what it adds to the plan, and what it shares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Describes queries as sub-queries, the exchanges of rows between them, and the work that queries share. Pure.
+"""Describes queries as sub-queries, the exchanges of rows between them, and the work that queries share.
 
 A sub-query is a part of a query (not an SQL subquery): the work that one task does on a row without waiting for other
 tasks. A new part begins where an operator keeps state or has several inputs. Between two parts, rows are exchanged:

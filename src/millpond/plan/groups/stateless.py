@@ -1,4 +1,4 @@
-"""Computes what stateless queries over one stream share: filters, bits of rows, transferred columns. Pure."""
+"""Computes what stateless queries over one stream share: filters, bits of rows, transferred columns."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ _KEPT_NAME, _TIMER_NAME = value_name(_KEPT), value_name(_TIMER)
 
 
 class ProcessedState(State):
-    """The rows of a processor."""
+    """The state of a processor: events that wait for the watermark, and the values and timer of each key."""
 
 
     @classmethod

@@ -61,8 +61,8 @@ class Due(NamedTuple):
     def piece(self, mark_us: int) -> Piece | None:
         """The end of the last match of each key, in a slice at the watermark; None if later matches may overlap them.
 
-        All events that a later epoch reads after `Pattern.within_us` have passed are behind these ends, so they are
-        dropped like slices.
+        When the watermark is `Pattern.within_us` later, all events that an epoch still reads come after these ends. So
+        the ends are then dropped, like slices.
         """
         if pattern_of(self.plan).overlapping or not len(self.starts):
             return None

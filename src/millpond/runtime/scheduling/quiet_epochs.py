@@ -2,9 +2,9 @@
 
 An epoch in which windows close is the longest, and a migration step would make it longer. New input waits for that
 epoch and for the next one, so steps also avoid the epochs before and after it. The prediction is a guess from the last
-epochs. In the next epoch, event time advances as far as in the one that advanced most: with files, an epoch may read
-one file and the next one two. In the epoch after it, event time advances by the average. Steps skip at most six epochs
-in a row for this, and one for each two steps taken. If every epoch closes windows, no epoch is better than another.
+epochs: event time advances by the largest recent advance in the next epoch, because an epoch may read one file and the
+next one two, and by the average in the epoch after it. Steps skip at most six epochs in a row for this, and one for
+each two steps taken. If every epoch closes windows, no epoch is better than another.
 
 Steps also wait, at most four seconds, for an epoch that begins without a backlog, so that the next input finds the
 step nearly done. Merges wait at most one second. A pond that always has a backlog must still do both, and its epochs
@@ -39,8 +39,8 @@ def is_behind(ended_us: int, request_us: int, taken_us: int, began_us: int) -> b
     """Whether an epoch reads a backlog, that is, input that existed when the previous epoch ended at `ended_us`.
 
     Spark requests offsets from the sources, which takes `request_us`, fixes these at `taken_us`, and plans the read
-    until the epoch begins at `began_us`. If it waited for input before `taken_us`, but for less time than it planned,
-    the wait is ignored.
+    until the epoch begins at `began_us`. A wait for input before `taken_us` that is shorter than the planning is
+    ignored.
 
     >>> is_behind(0, 20_000, 30_000, 55_000), is_behind(0, 20_000, 120_000, 145_000)
     (True, False)

@@ -1,6 +1,6 @@
 """The tables of a pond for SQL: the rows of served queries in `public`, and what the log says in `millpond`.
 
-All rows of served queries that are read together are as of one record. It is named by the table `millpond.snapshot`.
+All rows of served queries that are read together are as of one record. The table `millpond.snapshot` has its number.
 The pond is read as from any other process: its log, and its store beside the writer.
 """
 
@@ -145,7 +145,7 @@ class PondTables:
         return record, tables
 
     def _open(self, truth: Truth, spec: PondSpec) -> ShardedStore:
-        """The store, opened once for each file that it is."""
+        """Open the store, or open it again if its file was replaced."""
         kind, path = store_kind(self._store), store_path(self._store, truth.folder)
         if kind.reach == "process" or (path is not None and not path.exists()):
             raise StoreError(

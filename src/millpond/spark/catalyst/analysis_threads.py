@@ -65,7 +65,8 @@ class Analyses:
         """
         if not self._slots.acquire(timeout=self._seconds):
             raise BusyError(
-                f"{name} was not analysed: others have been for more than {self._seconds:g} s.", "Ask again later."
+                f"{name} was not analysed: other queries occupied all analysis threads for {self._seconds:g} s.",
+                "Try again later.",
             )
         analysis: _Analysis[T] = _Analysis()
         context = contextvars.copy_context()

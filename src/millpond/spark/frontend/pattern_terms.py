@@ -126,7 +126,8 @@ class Terms:
             )
         if tokens[0].word in ("FIRST", "LAST") and len(listed(inside)) > 1:
             raise UnsupportedQuery(
-                f"The measure {source} is of an event further inside.", "FIRST(A.x) and LAST(A.x) are answered."
+                f"The measure {source} has an offset, which is not supported.",
+                f"Leave out the offset: {tokens[0].text}({self._source(listed(inside)[0])}).",
             )
         if not names:
             return source

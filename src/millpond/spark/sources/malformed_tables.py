@@ -33,7 +33,8 @@ class MalformedRows(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """A table that leaves out malformed rows. Equal tables are counted once; one folder may have several others."""
+    """A table that leaves out malformed rows. Equal tables are counted once. Tables over one folder with other columns
+    or options are counted separately."""
 
     form: str
     paths: tuple[str, ...]

@@ -41,5 +41,7 @@ def test_an_epoch_without_progress_is_ended_if_a_query_is_on_probation(
     for second, work in ((96, None), (97, (2, 1)), (107, (2, 1)), (108, (2, 1)), (120, (2, 1))):
         at(second, work)
     assert process.killed == 1
-    assert str(watch.error) == "[MP-STALLED] An epoch has made no progress for 10 s. What was committed stands."
+    assert str(watch.error) == (
+        "[MP-STALLED] An epoch has made no progress for 10 s. Committed results are not affected; start the pond again."
+    )
     assert len(seen) == 13

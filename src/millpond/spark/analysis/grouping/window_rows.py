@@ -32,7 +32,7 @@ def check_grouped(window: object, fields: Collection[str | None]) -> None:
     """Refuse windows that grow where rows are grouped by their start alone; `fields` are the parts in the key.
 
     Raises:
-        UnsupportedQuery: they are.
+        UnsupportedQuery: the key has only the start of such windows.
     """
     if isinstance(window, Cumulating) and not {None, "end"} & {*fields}:
         raise UnsupportedQuery(

@@ -66,7 +66,7 @@ def with_equal_clauses(catalyst: Catalyst, node: JavaObject, *, grouped: bool = 
 def _has_distinct_rows(node: JavaObject) -> bool:
     """Whether the left rows of INTERSECT or EXCEPT are distinct: such as those of an aggregation, with all its keys.
 
-    Then the rows with ALL are those without it.
+    Then ALL makes no difference.
     """
     return not node.left().distinctKeys().isEmpty()
 
