@@ -107,7 +107,7 @@ def main() -> None:
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
     from werkzeug.serving import make_server
 
-    class Handler(MotoRequestHandler):
+    class Handler(MotoRequestHandler):  # type: ignore[misc]  # mypy does not read moto
         protocol_version = "HTTP/1.1"  # clients keep their connections
 
         def log(self, *_: Any) -> None:
