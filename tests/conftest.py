@@ -25,6 +25,7 @@ from kit.servers.kafka_server import KafkaServer, kafka_jars
 from kit.servers.postgres_server import PostgresServer, postgres_binaries
 from kit.servers.redis_servers import RedisCluster, RedisServer, redis_binary
 from kit.servers.s3_server import S3Server
+from kit.servers.servers import JAVA_FLAGS
 from millpond.connections import VARIABLE
 from millpond.runtime.functions.result_rows import process_host
 from millpond.spark.session.session import spark_session
@@ -41,14 +42,12 @@ settings.load_profile("millpond")
 if TIMES == 1:
     pytest.MonkeyPatch().setattr(providers, "_get_local_constants", Constants)
 
-# Java machines of tests live for seconds, most of which its optimising compiler would take: half the time of all tests.
-# Without that compiler a JVM reserves 48 MB for compiled code. The machine of the fixture `spark` would fill them, and
-# remove and compile the same methods again and again.
+# Without its optimising compiler a JVM reserves 48 MB for compiled code. The machine of the fixture `spark` would fill
+# them, and remove and compile the same methods again and again.
 # A stream that waits for input lists its source every 10 ms by default, which takes a fifth of a core.
 os.environ.setdefault(
     "SPARK_SUBMIT_OPTS",
-    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC "
-    "-Dspark.sql.streaming.pollingDelay=100ms",
+    " ".join((*JAVA_FLAGS, "-XX:ReservedCodeCacheSize=256m", "-Dspark.sql.streaming.pollingDelay=100ms")),
 )
 
 # Without bytecode on disk, each process and each of Spark's workers would compile all modules that it imports.

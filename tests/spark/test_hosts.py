@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 from kit.programs.forked_program import ForkedProgram
 from kit.servers.network_hosts import NetworkHosts
 from kit.servers.redis_servers import RedisCluster, RedisServer
-from kit.servers.servers import Host, free_ports, until
+from kit.servers.servers import JAVA_FLAGS, Host, free_ports, until
 from millpond.cli import app
 from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.places.local_folder import LocalFolder
@@ -61,9 +61,6 @@ SETTINGS = {
 }
 
 _HOME = Path(pyspark.__file__).parent
-_FLAGS = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-"""The Java flags of tests."""
-
 _JOINED = Path(__file__).with_name("joined_session.py")
 
 
@@ -71,7 +68,7 @@ def _environment(java: Java) -> dict[str, str]:
     """What Spark's own scripts set for a master and a worker; Java flags, with the class archive, for executors too."""
     return {
         "SPARK_HOME": str(_HOME), "SPARK_SCALA_VERSION": "2.13",
-        "JDK_JAVA_OPTIONS": " ".join(with_archive(["", *_FLAGS], archive_path(java))).strip(),
+        "JDK_JAVA_OPTIONS": " ".join(with_archive(["", *JAVA_FLAGS], archive_path(java))).strip(),
     }  # fmt: skip
 
 

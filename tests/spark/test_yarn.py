@@ -17,6 +17,7 @@ import pyspark
 import pytest
 
 from kit.programs.forked_program import ForkedProgram
+from kit.servers.servers import JAVA_FLAGS
 from kit.servers.yarn_server import YarnServer
 from millpond.spark.session.class_archive import archive_path
 from millpond.spark.session.java import find_java, with_archive
@@ -26,8 +27,6 @@ SECONDS = 600.0
 EXECUTOR = "org.apache.spark.executor.YarnCoarseGrainedExecutorBackend"
 
 HOME = Path(pyspark.__file__).parent
-FLAGS = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-"""Each of these Java machines lives for seconds, most of which its optimising compiler would take."""
 
 SETTINGS = """
 spark.yarn.jars               local:{home}/jars/*
@@ -61,10 +60,10 @@ exec {python} "$@"
 def settings(python: Path) -> str:
     """Spark's defaults; executors map the class archive, for which their class path begins like the driver's."""
     java = find_java()
-    archived = " ".join(with_archive(["", *FLAGS], archive_path(java))).strip()
+    archived = " ".join(with_archive(["", *JAVA_FLAGS], archive_path(java))).strip()
     classes = ":".join(map(str, (HOME / "conf", next((HOME / "jars").glob("slf4j-api-*.jar")), HOME / "jars" / "*")))
     return SETTINGS.format(
-        home=HOME, python=python, flags=" ".join(FLAGS), archived=archived, classes=classes
+        home=HOME, python=python, flags=" ".join(JAVA_FLAGS), archived=archived, classes=classes
     )  # fmt: skip
 
 
@@ -127,7 +126,7 @@ def test_a_pond_in_hdfs_runs_on_yarn_and_survives_an_executor(hdfs_installed: No
                     lines.append(line)
                     if line.startswith("epoch 2 "):
                         running = executors(tmp_path / "server")
-                        assert all({"-Xss32m", *FLAGS} <= {*words} for words in running.values()), running
+                        assert all({"-Xss32m", *JAVA_FLAGS} <= {*words} for words in running.values()), running
                         os.kill(min(running), signal.SIGKILL)
                 assert run.wait(SECONDS) == 0, (lines, log.seek(0), log.read())
             finally:

@@ -14,7 +14,7 @@ from typing import Any
 
 from py4j.java_gateway import GatewayParameters, JavaGateway
 
-from kit.servers.servers import Watched, free_ports, until
+from kit.servers.servers import JAVA_FLAGS, Watched, free_ports, until
 from millpond.errors import JavaError, SetupError
 from millpond.spark.session.jars import fetched, listed
 from millpond.spark.session.java import find_java
@@ -23,7 +23,7 @@ JARS = listed(Path(__file__).with_name("hdfs_jars.txt"))
 """The servers of HDFS and YARN, of PySpark's version of Hadoop, and what YARN needs besides."""
 
 _SECONDS = 120.0
-_FLAGS = ("-Xmx256m", "-Xss512k", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_FLAGS = ("-Xmx256m", "-Xss512k", *JAVA_FLAGS)
 
 
 @cache

@@ -31,7 +31,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from kit.servers.servers import Watched, free_ports, until
+from kit.servers.servers import JAVA_FLAGS, Watched, free_ports, until
 from millpond.errors import JavaError, SetupError
 from millpond.spark.session.jars import avro, connector, fetched, listed
 from millpond.spark.session.java import find_java
@@ -42,7 +42,7 @@ JARS = listed(Path(__file__).with_name("kafka_jars.txt"))
 _SECONDS = 120.0
 _USER, _PASSWORD, _MECHANISM = "pond", "secret-of-tests", "SCRAM-SHA-512"
 _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
-_FLAGS = ("-Xmx256m", "-Xss512k", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_FLAGS = ("-Xmx256m", "-Xss512k", *JAVA_FLAGS)
 
 
 class Message(NamedTuple):

@@ -16,6 +16,15 @@ from typing import Any, NamedTuple, TypeVar
 SECONDS = 60.0
 """The default time to wait for a condition."""
 
+JAVA_FLAGS = (
+    "-XX:TieredStopAtLevel=1", "-XX:CompileThresholdScaling=2", "-XX:MetaspaceSize=256m", "-XX:+UseSerialGC",
+)  # fmt: skip
+"""The flags of every Java machine of tests, which lives for seconds.
+
+The optimising compiler would take most of them. The other compiler takes a tenth less if it compiles methods later. By
+default the whole heap is collected several times while the first 60 MB of classes are loaded.
+"""
+
 _PORTS = range(20_000, 32_000)
 """Below those that Linux gives to connections, and to servers that name no port."""
 
