@@ -45,7 +45,7 @@ CHUNK_BYTES = 1 << 28
 def gather(task: GatherTask, batches: Iterable[pa.RecordBatch], partition: int) -> Iterator[tuple[int, bytes]]:
     """The packets of a source partition, as (instance, bytes).
 
-    Every instance gets at least one packet, so all instances see the same largest event time.
+    Every instance gets at least one packet, so all instances see the largest event time of each source partition.
     """
     reached("gather.start")
     sequence = 0

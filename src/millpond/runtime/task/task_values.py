@@ -17,7 +17,8 @@ from millpond.runtime.task.column_layout import ReadColumn, ReadLayout
 
 
 class Watermark(msgspec.Struct, frozen=True):
-    """The event time of a stream: the largest time seen before this epoch, and a floor set by a drain."""
+    """How far a stream has advanced in event time: its watermark base (see `runtime.gather.lateness`), which is the
+    watermark for a delay of 0, and a floor set by a drain."""
 
     max_time_us: int | None = None
     floor_us: int | None = None
