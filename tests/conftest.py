@@ -27,7 +27,7 @@ from kit.servers.redis_servers import RedisCluster, RedisServer, redis_binary
 from kit.servers.s3_server import S3Server
 from kit.servers.servers import JAVA_FLAGS
 from millpond.connections import VARIABLE
-from millpond.runtime.functions.result_rows import process_host
+from millpond.runtime.functions.call_functions import process_host
 from millpond.spark.session.session import spark_session
 
 # The processes that tests start, and Spark's workers, import the test kit (`kit`) as the tests do.

@@ -144,7 +144,7 @@ LAZY_IMPORTS: frozenset[tuple[str, str]] = frozenset(
         ("cli.py", "millpond.control.wiring.reader"),
         ("cli.py", "millpond.control.commands.run"),
         ("cli.py", "millpond.control.diagnose.facts"),
-        ("cli.py", "millpond.control.diagnose.picture"),
+        ("cli.py", "millpond.control.diagnose.why_report"),
         ("cli.py", "millpond.model.compiled"),
         ("cli.py", "millpond.service.console.loading"),
         ("control/commands/dead_letters.py", "millpond.followers.sinks.kafka_publisher"),

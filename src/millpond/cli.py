@@ -244,7 +244,7 @@ def why(
     """
     from millpond.control.diagnose.causes import explain_why
     from millpond.control.diagnose.facts import find_facts
-    from millpond.control.diagnose.picture import draw
+    from millpond.control.diagnose.why_report import draw
     from millpond.control.wiring.reader import read_truth
 
     found = explain_why(find_facts(*read_truth(checkpoint or only_pond()), query))

@@ -17,7 +17,7 @@ from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.functions import UserFunction
 from millpond.model.query import Named, Query
 from millpond.model.windows import Counted, Range, Session, Sliding, Window
-from millpond.runtime.functions import result_rows as answering
+from millpond.runtime.functions import call_functions as answering
 
 pytestmark = pytest.mark.usefixtures("sample_functions")
 SECOND = 1_000_000

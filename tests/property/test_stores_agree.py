@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from kit.inputs.examples import examples
 from kit.servers.redis_servers import RedisCluster, RedisServer
-from millpond.control.wiring.adapters import opened
+from millpond.control.wiring.stores_and_followers import opened
 from millpond.placement.slots import hash_tags
 from millpond.state.backends.kinds import BUILT_IN, StoreContext, StoreKind
 from millpond.state.backends.lmdb import LmdbStore

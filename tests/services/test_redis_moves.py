@@ -14,7 +14,7 @@ from kit.inputs.cases import Menu, random_case
 from kit.judges.answers import Run, dealt
 from kit.servers.redis_servers import RedisServer
 from millpond.control.pond.move import RowMover, routed
-from millpond.control.wiring.adapters import instance_store, network_store, split
+from millpond.control.wiring.stores_and_followers import instance_store, network_store, split
 from millpond.control.wiring.truth import Truth
 from millpond.errors import ChangeRefused
 from millpond.followers.record_rows import RowsReader, section_reader

@@ -17,9 +17,9 @@ import millpond.control.pond.lifetime as control
 from kit.servers.hdfs_server import HdfsServer
 from kit.servers.s3_server import S3Server
 from millpond import Pond
-from millpond.control.wiring import adapters
-from millpond.control.wiring.adapters import follow
+from millpond.control.wiring import stores_and_followers
 from millpond.control.wiring.reader import read_truth
+from millpond.control.wiring.stores_and_followers import follow
 from millpond.errors import FencedError
 from millpond.log.places.hdfs import hdfs_objects
 from millpond.spark.driver.epochs import Epoch
@@ -78,7 +78,7 @@ def workers(spark: SparkSession, s3_connected: S3Server, monkeypatch: pytest.Mon
 def test_another_host_continues_a_pond_in_s3_with_the_address_alone(
     spark: SparkSession, workers: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adapters, "SWEEP_SECONDS", 1e6)  # a sweep lists the objects
+    monkeypatch.setattr(stores_and_followers, "SWEEP_SECONDS", 1e6)  # a sweep lists the objects
     address = f"s3://{workers.bucket()}/ponds/a"
     feed(tmp_path, 0, 2)
     first = pond_of(spark, tmp_path, address, "host-a")
@@ -111,7 +111,7 @@ def test_another_host_continues_a_pond_in_hdfs_with_the_address_alone(
     spark: SparkSession, hdfs_server: HdfsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "follow", partial(follow, grace_seconds=0.0))
-    monkeypatch.setattr(adapters, "SWEEP_SECONDS", 0.0)
+    monkeypatch.setattr(stores_and_followers, "SWEEP_SECONDS", 0.0)
     address = f"{hdfs_server.uri}/{tmp_path.name}/ponds/a"
     feed(tmp_path, 0, 2)
     first = pond_of(spark, tmp_path, address, "host-a", out=address)

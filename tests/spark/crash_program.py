@@ -24,7 +24,7 @@ from kit.servers.servers import JAVA_FLAGS
 from millpond import faults
 from millpond.control.pond import lifetime
 from millpond.control.pond.pond import Pond
-from millpond.control.wiring.adapters import follow
+from millpond.control.wiring.stores_and_followers import follow
 from millpond.model.endpoints import Sink
 from millpond.spark.session.session import spark_session
 

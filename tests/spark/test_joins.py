@@ -15,7 +15,7 @@ from kit.judges.recorded import RecordedAnswers, columns_and_rows
 from millpond import Pond
 from millpond.control.diagnose.causes import explain_why
 from millpond.control.diagnose.facts import find_facts
-from millpond.control.diagnose.picture import draw
+from millpond.control.diagnose.why_report import draw
 from millpond.control.wiring.reader import read_truth
 from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Source

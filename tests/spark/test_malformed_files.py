@@ -15,7 +15,7 @@ from millpond import Pond
 from millpond.control.commands.run import INCOMPLETE
 from millpond.control.pond.event_totals import EventCounts
 from millpond.spark.catalyst.private_names import analysed
-from millpond.spark.sources.malformed_tables import MalformedRows, MalformedTables
+from millpond.spark.sources.count_malformed_rows import MalformedRows, MalformedTables
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -12,7 +12,7 @@ from millpond import Pond
 from millpond.control.diagnose.causes import explain_why
 from millpond.control.diagnose.cost_report import measure, measured_text
 from millpond.control.diagnose.facts import find_facts
-from millpond.control.diagnose.picture import draw
+from millpond.control.diagnose.why_report import draw
 from millpond.control.wiring.reader import look_up, read_truth
 from millpond.errors import ForeignPondError, StoreError, UnsupportedQuery
 from millpond.log.records import EpochRecord, decode

@@ -10,7 +10,7 @@ import pytest
 
 from kit.inputs.plugin_packages import install_plugin
 from millpond.control.checks.input_files import check_files
-from millpond.control.wiring.adapters import files_on_network, keyed_rows, open_store
+from millpond.control.wiring.stores_and_followers import files_on_network, keyed_rows, open_store
 from millpond.control.wiring.truth import open_truth
 from millpond.errors import SetupError, StoreError
 from millpond.followers.record_rows import RowsReader

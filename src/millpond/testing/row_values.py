@@ -1,4 +1,4 @@
-"""Converts result rows of a trial: sorted for users, raw for comparison, as text for messages."""
+"""Converts a trial's rows and the user's expected rows to comparable values, and to text for messages."""
 
 from __future__ import annotations
 

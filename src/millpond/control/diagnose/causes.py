@@ -10,7 +10,7 @@ import msgspec
 from millpond.clock import utc
 from millpond.control.checks.brokers import closed_brokers
 from millpond.control.diagnose.facts import Counts, Facts, OwnersChanged, source_folder
-from millpond.control.diagnose.picture import Cause, Why
+from millpond.control.diagnose.why_report import Cause, Why
 from millpond.errors import OverBudgetError, SetupError, TooManyPairsError
 from millpond.followers.sinks.kinds import sink_kind
 from millpond.model.expressions import Expression, render

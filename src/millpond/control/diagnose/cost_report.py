@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from millpond.control.diagnose.picture import bar
+from millpond.control.diagnose.why_report import bar
 from millpond.control.wiring.reader import newest_records, read_truth
 from millpond.control.wiring.truth import Truth
 from millpond.log.places.address import Given

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from millpond.control.diagnose.picture import what_it_computes
+from millpond.control.diagnose.why_report import what_it_computes
 from millpond.model.selection import AnyQuery
 from millpond.plan.explain.amounts import count_of
 

@@ -19,14 +19,14 @@ from millpond.control.pond.move import RowMover, routed
 from millpond.control.pond.problems import LOGGER
 from millpond.control.pond.readings import Readings
 from millpond.control.pond.stalled_epoch import StalledEpoch
-from millpond.control.wiring.adapters import (
+from millpond.control.wiring.file_transport import PondFiles, delta_check, pond_files
+from millpond.control.wiring.stores_and_followers import (
     STOP_SECONDS,
     Followers,
     follow,
     new_writer,
     owners_for,
 )
-from millpond.control.wiring.file_transport import PondFiles, delta_check, pond_files
 from millpond.control.wiring.truth import Truth, holds_pond, open_truth
 from millpond.errors import (
     ChangeRefused,

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from millpond.clock import lap_us
-from millpond.control.wiring.adapters import Followers, instances_reach
+from millpond.control.wiring.stores_and_followers import Followers, instances_reach
 from millpond.control.wiring.truth import Truth
 from millpond.errors import ChangeRefused, StoreError
 from millpond.faults import reached

@@ -23,9 +23,9 @@ from millpond.control.pond.readings import Readings
 from millpond.control.pond.report import Reports
 from millpond.control.pond.request_change import ChangeRequests
 from millpond.control.stall_limits import STALLED_SECONDS
-from millpond.control.wiring.adapters import checked_store
 from millpond.control.wiring.latest_rows import own_tables
 from millpond.control.wiring.output_folders import OutputFolders
+from millpond.control.wiring.stores_and_followers import checked_store
 from millpond.control.wiring.truth import host_cache
 from millpond.errors import MillpondError, StoreError
 from millpond.followers.view.view import Served, lookup

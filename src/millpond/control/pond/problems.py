@@ -22,7 +22,7 @@ from millpond.reconfigure.catalog import query_name
 from millpond.reconfigure.inner_reports import seen_quarantine, seen_record
 from millpond.reconfigure.lifecycle import current
 from millpond.spark.driver.epochs import Epoch
-from millpond.spark.sources.malformed_tables import MalformedRows
+from millpond.spark.sources.count_malformed_rows import MalformedRows
 
 LOGGER = "millpond.pond"
 """Name of the logger that gets a warning for each problem when it happens."""

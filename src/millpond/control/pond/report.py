@@ -9,7 +9,7 @@ from pathlib import Path
 from millpond.control.checks.brokers import WAITS_US, SilentBrokers
 from millpond.control.diagnose.causes import explain_why
 from millpond.control.diagnose.facts import find_facts
-from millpond.control.diagnose.picture import Why
+from millpond.control.diagnose.why_report import Why
 from millpond.control.pond.declare import Declarations
 from millpond.control.pond.event_totals import QueryCounts, Tally
 from millpond.control.pond.lifetime import OpenPond
@@ -23,7 +23,7 @@ from millpond.reconfigure.changes import Change, Halt
 from millpond.runtime.inspect.timeline import KEPT, Trace, trace_of
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.reading.intake import Behind
-from millpond.spark.sources.malformed_tables import MalformedRows
+from millpond.spark.sources.count_malformed_rows import MalformedRows
 from millpond.state.ports.requests import Requests
 
 QUERY = "query:"

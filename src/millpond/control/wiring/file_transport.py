@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
 
-from millpond.control.wiring.adapters import files_on_network, instance_store
+from millpond.control.wiring.stores_and_followers import files_on_network, instance_store
 from millpond.control.wiring.truth import Truth
 from millpond.errors import HostError, PlaceError
 from millpond.followers.upserts import Upsert, Upserted

@@ -8,15 +8,15 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from millpond.control.wiring.adapters import keyed_rows, open_rows
 from millpond.control.wiring.reader import check_current, read_truth, served_query
+from millpond.control.wiring.stores_and_followers import keyed_rows, open_rows
 from millpond.errors import QueryTypeError, StoreError
 from millpond.followers.view.documents import decoded, served_columns
 from millpond.log.places.address import Given, address_of
 from millpond.model.endpoints import REDIS
 from millpond.runtime.joins.lookup_rows import OpenRows
+from millpond.spark.sources.batch_table_reader import MakeTable
 from millpond.spark.sources.pond_tables import FORMAT, ServedFrames, ServedTable
-from millpond.spark.sources.providers import MakeTable
 from millpond.spark.sources.redis_tables import keyed_frame
 from millpond.state.backends.kinds import shown, store_kind, store_path
 from millpond.state.ports.keyed_rows import KeyedRows

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from millpond.control.wiring.adapters import open_rows
+from millpond.control.wiring.stores_and_followers import open_rows
 from millpond.control.wiring.truth import Truth, existing_truth
 from millpond.errors import ForeignPondError, QueryTypeError, StoreError, one_of
 from millpond.followers.view.view import Served, lookup

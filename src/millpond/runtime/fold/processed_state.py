@@ -31,8 +31,8 @@ from millpond.runtime.event_log.select_events import column_types, value_column,
 from millpond.runtime.fold.next_due import Due
 from millpond.runtime.fold.state import State
 from millpond.runtime.fold.state_size import Sizes, Stored, sizes_of_events
+from millpond.runtime.functions.call_functions import process_host
 from millpond.runtime.functions.processor import NEVER_US, KeyEvents, KeyRows, KeyStates, processed, value_schema
-from millpond.runtime.functions.result_rows import process_host
 from millpond.runtime.packets.packet import GroupPart
 from millpond.runtime.packets.unpack import number_keys
 from millpond.runtime.rows.query_families import QueryRows

@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from millpond.arrays import Ints, Mask, places_of, repeated
 from millpond.kernels.columns import arrow_type
 from millpond.model.functions import KeyedState, UserFunction
+from millpond.runtime.functions.call_functions import EVENTS_AT_ONCE
 from millpond.runtime.functions.host import FunctionHost, function_error
 from millpond.runtime.functions.kinds import KEY, TIME, TIMER
-from millpond.runtime.functions.result_rows import EVENTS_AT_ONCE
 
 NEVER_US = int(np.iinfo(np.int64).max)
 """The time of a timer that is not set."""

@@ -30,7 +30,7 @@ from millpond.runtime.event_log.event_aggregates import AggregateInput, ResultRo
 from millpond.runtime.event_log.event_log import among, of_slots
 from millpond.runtime.event_log.event_order import in_order
 from millpond.runtime.event_log.tallies import input_of_tallies, needs_tallies, percentiles
-from millpond.runtime.functions.result_rows import answered
+from millpond.runtime.functions.call_functions import answered
 from millpond.runtime.packets.row_batches import RowBatch
 from millpond.runtime.rows.foreign_values import values_of
 from millpond.runtime.rows.query_families import Family, QueryRows, Shares

@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from millpond.clock import cpu_us, lap_us
 from millpond.control.diagnose.causes import explain_why
 from millpond.control.diagnose.facts import find_facts
-from millpond.control.diagnose.picture import draw
+from millpond.control.diagnose.why_report import draw
 from millpond.errors import NotServingError, RequestError, StoreError
 from millpond.model.spec import PondSpec
 from millpond.runtime.inspect.timeline import KEPT

@@ -21,7 +21,7 @@ from millpond.errors import SetupError
 from millpond.log.places.address import Given, address_of
 from millpond.service.postgres import program
 from millpond.service.postgres.program import Task
-from millpond.service.server.listener import bound_socket
+from millpond.service.server.connection_limits import bound_socket
 from millpond.service.server.process import Web, check_web
 from millpond.version import install
 

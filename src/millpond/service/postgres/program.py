@@ -24,8 +24,8 @@ from millpond.errors import BusyError
 from millpond.service.postgres.connection import Connection, Entrance
 from millpond.service.postgres.pond_tables import PondTables
 from millpond.service.postgres.session import Session
+from millpond.service.server.connection_limits import Door, origin_of
 from millpond.service.server.guard import DEFAULT, GUESS_COSTS, Rates
-from millpond.service.server.listener import Door, origin_of
 
 MEMORY_BYTES = 4 << 30
 """The most memory that the process may allocate."""

@@ -24,7 +24,7 @@ from millpond.control.commands.run import given_parameters, parameter_notes, sta
 from millpond.control.commands.watchdog import Watchdog, end_process
 from millpond.control.pond.pond import Pond
 from millpond.control.stall_limits import TAKE_OVER_SECONDS
-from millpond.control.wiring.adapters import address_at, checked_store
+from millpond.control.wiring.stores_and_followers import address_at, checked_store
 from millpond.control.wiring.truth import holds_something, open_truth
 from millpond.errors import SetupError
 from millpond.gc_freeze import pass_by_what_is_loaded
@@ -37,12 +37,12 @@ from millpond.service.api.service_files import Leader, Places, places_of
 from millpond.service.api.sessions import Sessions
 from millpond.service.server.app import WHO, make_app
 from millpond.service.server.browser.sign_in import Entrance
+from millpond.service.server.connection_limits import ACCEPTED_AT_ONCE, Door, IdleTimeout, Strangers, bound_socket
 from millpond.service.server.epoch_lines import EpochLines
 from millpond.service.server.gauges import Gauges
 from millpond.service.server.guard import HEAD_BYTES, Application, Guard, Limits
 from millpond.service.server.hosted_pond import HostedPond
 from millpond.service.server.leadership import Hint
-from millpond.service.server.listener import ACCEPTED_AT_ONCE, Door, IdleTimeout, Strangers, bound_socket
 from millpond.service.server.log_reader import LogReader
 from millpond.service.server.metrics.otel_collector import exporting
 from millpond.service.server.metrics.prometheus import Metrics

@@ -19,7 +19,7 @@ from millpond.plan.groups.distinct import Timing
 from millpond.spark.analysis.grouping.row_patterns import PatternNote
 from millpond.spark.analysis.grouping.window_rows import exploded_windows, refuse_noted
 from millpond.spark.analysis.joins.plan_nodes import renamed
-from millpond.spark.analysis.steps.cut import REPEATS, child_of, cut_below, numbers_events
+from millpond.spark.analysis.steps.step_boundaries import REPEATS, child_of, cut_below, numbers_events
 from millpond.spark.analysis.windows import is_noted, time_and_session, time_and_window
 from millpond.spark.catalyst.cures import ONE_ROW
 from millpond.spark.catalyst.private_names import (

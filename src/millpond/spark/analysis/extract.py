@@ -37,10 +37,10 @@ from millpond.spark.analysis.input_streams import QueryInput
 from millpond.spark.analysis.live_parameters import clock_of
 from millpond.spark.analysis.query_terms import Extraction
 from millpond.spark.analysis.result_expressions import check_window_time, inlined, projected_above, with_bounds
-from millpond.spark.analysis.steps.cut import ids_in, ids_of
 from millpond.spark.analysis.steps.inputs import StepContext
 from millpond.spark.analysis.steps.repeats_below import RepeatsBelow
 from millpond.spark.analysis.steps.row_windows import grouped_rows, has_windows, row_column
+from millpond.spark.analysis.steps.step_boundaries import ids_in, ids_of
 from millpond.spark.catalyst.cures import CLAUSES, without_time
 from millpond.spark.catalyst.private_names import (
     JavaObject,

@@ -52,7 +52,7 @@ from millpond.spark.analysis.derived_streams import (
     keyed_columns,
     side_tree,
 )
-from millpond.spark.analysis.steps.cut import rows_not_seen
+from millpond.spark.analysis.steps.step_boundaries import rows_not_seen
 from millpond.spark.catalyst.data_types import field_of
 from millpond.spark.catalyst.private_names import (
     Catalyst,

@@ -18,7 +18,7 @@ from millpond.spark.catalyst.user_scalars import late_calls
 from millpond.spark.driver.direct_epochs import Direct
 from millpond.spark.reading.arrow_files import ArrowFiles
 from millpond.spark.session.batch_limits import Batches
-from millpond.spark.sources.record_texts import TextReading
+from millpond.spark.sources.text_parsing_choice import TextReading
 
 
 class Advisers:

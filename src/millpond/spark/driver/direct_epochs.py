@@ -35,7 +35,7 @@ from millpond.runtime.task.task_values import FoldTask, GatherTask
 from millpond.spark.driver.tasks import EVALUATED_ABOVE, NOTHING_READ, direct_deltas_of, expressions_above
 from millpond.spark.session.batch_rows import BatchRows
 from millpond.spark.session.failures import explained
-from millpond.spark.sources.record_texts import ReadByGather
+from millpond.spark.sources.text_parsing_choice import ReadByGather
 
 
 class Direct:

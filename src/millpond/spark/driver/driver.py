@@ -62,7 +62,7 @@ from millpond.spark.session.read_limits import ReadLimits
 from millpond.spark.session.session import jvm_failure
 from millpond.spark.session.task_hosts import TaskHosts
 from millpond.spark.sources.file_tables import Lookups
-from millpond.spark.sources.record_texts import ReadByGather
+from millpond.spark.sources.text_parsing_choice import ReadByGather
 from millpond.spark.sources.value_schemas import fetch_missing_schema
 
 _COMPACTION = "spark.sql.streaming.fileSource.log.compactInterval"

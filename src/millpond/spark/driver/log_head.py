@@ -1,4 +1,4 @@
-"""Appends to the log for one driver, and keeps the setting that is in force at the log's newest record."""
+"""Appends records for one driver, and keeps the plan and streams that follow from them."""
 
 from __future__ import annotations
 

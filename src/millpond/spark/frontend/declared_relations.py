@@ -35,11 +35,11 @@ from millpond.spark.reading.event_source import completed
 from millpond.spark.reading.read_frame import EventTime, WantedStream, load, register
 from millpond.spark.reading.time_zones import ZonedSessions
 from millpond.spark.sources.arrow_functions import BatchFunction, batches_of
+from millpond.spark.sources.batch_table_reader import MakeTable, read_table
 from millpond.spark.sources.batch_tables import relation_text
+from millpond.spark.sources.count_malformed_rows import MalformedRows
 from millpond.spark.sources.declared_paths import check_sink, located_options
 from millpond.spark.sources.file_tables import Lookups, Places, Refreshed, lookups, refreshed
-from millpond.spark.sources.malformed_tables import MalformedRows
-from millpond.spark.sources.providers import MakeTable, read_table
 
 
 class Registered(NamedTuple):

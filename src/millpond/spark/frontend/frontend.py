@@ -38,16 +38,16 @@ from millpond.spark.catalyst.refusals import check_streaming, not_stored, placed
 from millpond.spark.catalyst.selfcheck import self_check
 from millpond.spark.catalyst.spark_expressions import Projected
 from millpond.spark.catalyst.value_bounds import accepted
+from millpond.spark.frontend.declare_variable import with_value
 from millpond.spark.frontend.declared_relations import DeclaredRelations
 from millpond.spark.frontend.deferred_lookups import by_owners
 from millpond.spark.frontend.gate import check_size, judge, parse
 from millpond.spark.frontend.match_recognize import rewritten
 from millpond.spark.frontend.statements import blank, parse_file
-from millpond.spark.frontend.variables import with_value
 from millpond.spark.reading.columns_of_sources import ReadColumns, columns_of_sources, needed_columns, times_of
 from millpond.spark.reading.read_frame import WantedStream, with_places
+from millpond.spark.sources.batch_table_reader import MakeTable
 from millpond.spark.sources.declared_paths import check_folder, check_sink
-from millpond.spark.sources.providers import MakeTable
 
 NEWEST = 256
 """How many of the newest analysed queries keep their expressions before the log has them, or if they are dropped."""

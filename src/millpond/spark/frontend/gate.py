@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 
 from millpond.errors import QueryRefused, QuerySyntaxError, QueryTypeError, UnsupportedQuery
 from millpond.spark.analysis.grouping.grouping_sets import MOST_SETS
-from millpond.spark.analysis.steps.equal_clauses import MOST_ROWS
+from millpond.spark.analysis.steps.normalise_clauses import MOST_ROWS
 from millpond.spark.catalyst.allow_list import (
     COLLATIONS,
     EXPRESSIONS,

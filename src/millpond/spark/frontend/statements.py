@@ -26,6 +26,7 @@ from millpond.spark.catalyst.cures import in_a_file
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, items, kind_of, optional, pairs
 from millpond.spark.catalyst.text_span import COMMENT, QUOTED_NAME, STRING, TextSpan
 from millpond.spark.frontend.create_clauses import columns_of, refuse_clauses, refuse_view_clauses, view_columns
+from millpond.spark.frontend.declare_variable import Variable, variable_of
 from millpond.spark.frontend.gate import check_comments, check_size, parse
 from millpond.spark.frontend.insert_into import INSERT, insert_of, parsable, target_of
 from millpond.spark.frontend.match_recognize import blanked
@@ -38,7 +39,6 @@ from millpond.spark.frontend.query_statements import (
     declared_query,
     zone_of_query,
 )
-from millpond.spark.frontend.variables import Variable, variable_of
 from millpond.spark.reading.event_source import completed
 from millpond.spark.reading.time_zones import refuse_quoted_key, set_zone
 from millpond.spark.sources.kafka import refuse_kafka

@@ -40,7 +40,7 @@ from millpond.spark.reading.arrow_expressions import in_arrow
 from millpond.spark.reading.read_frame import WantedStream, bases_of
 from millpond.spark.reading.source_progress import batch_of
 from millpond.spark.reading.source_updates import LOCAL
-from millpond.spark.sources.record_texts import parses_alike
+from millpond.spark.sources.text_parsing_choice import parses_alike
 
 LEAST_BYTES, MOST_BYTES = 1 << 20, 128 << 20
 """The least and the most bytes of files that a task reads, if there are enough, and if row groups allow it."""
@@ -58,7 +58,7 @@ _SETTINGS = {
     "json": _OF_TEXTS,
     "csv": _OF_TEXTS,
 }
-"""By format, the settings of Spark with which both readers agree; for JSON and CSV, see also `sources.record_texts`."""
+"""By format, the settings of Spark with which both readers agree; for JSON and CSV, see also `sources.text_parsing_choice`."""
 
 Readers = Mapping[str, "FileRows | str"]
 """By source, in the order of the frame: how gather tasks read its files, or why Spark reads it."""

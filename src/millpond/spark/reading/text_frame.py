@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from millpond.runtime.task.column_layout import TextStream
 from millpond.spark.reading.read_frame import WantedStream
-from millpond.spark.sources.record_texts import text_stream
+from millpond.spark.sources.text_parsing_choice import text_stream
 
 
 def texts_of(spark: SparkSession, wanted: Sequence[WantedStream]) -> dict[str, TextStream]:

@@ -15,7 +15,7 @@ from millpond.clock import lap_us
 from millpond.errors import QueryTypeError, SourceError
 from millpond.spark.catalyst.private_names import JavaObject, items, pairs
 from millpond.spark.sources.batch_tables import file_relations
-from millpond.spark.sources.malformed_tables import MalformedRows, MalformedTables
+from millpond.spark.sources.count_malformed_rows import MalformedRows, MalformedTables
 
 _PATTERN = frozenset("*?[]{}")
 

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from millpond.errors import QueryTypeError
 from millpond.model.endpoints import source_kind
 from millpond.spark.session.worker import worker_task
-from millpond.spark.sources.providers import read_table
+from millpond.spark.sources.batch_table_reader import read_table
 
 FORMAT = "millpond"
 """The data source's name in `spark.read.format(…)` and in USING."""
@@ -96,7 +96,7 @@ class _Reader(DataSourceReader):
 
 
 class ServedFrames:
-    """Makes the frames of rows that ponds serve, in one session (see `providers.MakeTable`); `latest` reads them."""
+    """Makes the frames of rows that ponds serve, in one session (see `MakeTable`); `latest` reads them."""
 
     def __init__(self, latest: type[ServedTable]) -> None:
         self._latest: type[ServedTable] | None = latest

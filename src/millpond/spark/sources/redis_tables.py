@@ -96,7 +96,7 @@ def keyed_table(name: str, schema: str, options: Mapping[str, str]) -> tuple[Key
 def keyed_frame(
     opens: OpenAt, spark: SparkSession, name: str, schema: str | None, options: Mapping[str, str]
 ) -> DataFrame:
-    """The placeholder frame of a keyed table in joins (see `providers.MakeTable`); `opens` opens its rows.
+    """The placeholder frame of a keyed table in joins (see `MakeTable`); `opens` opens its rows.
 
     Raises:
         QueryTypeError: a column or an option is not valid.

@@ -35,7 +35,7 @@ from millpond.control.commands.doctor import (
     is_supported,
     machine_memory,
 )
-from millpond.control.wiring.adapters import open_store
+from millpond.control.wiring.stores_and_followers import open_store
 from millpond.control.wiring.truth import open_truth
 from millpond.log.places.local_folder import LocalFolder
 from millpond.model.stream import Stream

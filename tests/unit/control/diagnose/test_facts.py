@@ -25,9 +25,9 @@ from millpond.control.diagnose.facts import (
     is_running,
     newest_time,
 )
-from millpond.control.diagnose.picture import Why, draw
-from millpond.control.wiring.adapters import section_reader
+from millpond.control.diagnose.why_report import Why, draw
 from millpond.control.wiring.reader import read_truth
+from millpond.control.wiring.stores_and_followers import section_reader
 from millpond.errors import ForeignPondError, QueryTypeError
 from millpond.followers.record_rows import RowsReader
 from millpond.followers.runner import FollowerStatus

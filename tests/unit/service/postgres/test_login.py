@@ -18,7 +18,7 @@ from millpond.service.postgres import connection, program
 from millpond.service.postgres.messages import PROTOCOL, TLS
 from millpond.service.postgres.pond_tables import PondTables
 from millpond.service.postgres.program import PostgresServer, Task
-from millpond.service.server.listener import Door
+from millpond.service.server.connection_limits import Door
 
 TOKEN = "a-token-of-some-length"
 

@@ -19,9 +19,9 @@ from millpond.errors import CertificateError, ChangeRefused, NotServingError, Se
 from millpond.service.api.client import Client
 from millpond.service.api.serve_options import Options
 from millpond.service.api.service_files import Leader, Places
-from millpond.service.server import listener, process
+from millpond.service.server import connection_limits, process
+from millpond.service.server.connection_limits import Strangers
 from millpond.service.server.guard import Application, Receive, Scope, Send
-from millpond.service.server.listener import Strangers
 from millpond.service.server.process import Web, check_stores, known_names, public_name, serve
 
 Certified = Callable[..., Web]
@@ -136,7 +136,7 @@ async def silent(_scope: Scope, receive: Receive, _send: Send) -> None:
 
 
 def test_a_connection_that_asks_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "HEAD_SECONDS", 0.5)
+    monkeypatch.setattr(connection_limits, "HEAD_SECONDS", 0.5)
     with answering(silent, Web()) as port:
         for sent in (b"", b"GET / HTTP/1.1\r\nHost:"):
             with socket.create_connection(("127.0.0.1", port), timeout=60) as idle:
@@ -145,15 +145,15 @@ def test_a_connection_that_asks_nothing_is_closed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_connection_whose_request_is_not_yet_answered_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, looked = list[listener.IdleTimeout](), threading.Event()
-    monkeypatch.setattr(listener, "HEAD_SECONDS", 600.0)
-    connection_made = listener.IdleTimeout.connection_made
+    made, looked = list[connection_limits.IdleTimeout](), threading.Event()
+    monkeypatch.setattr(connection_limits, "HEAD_SECONDS", 600.0)
+    connection_made = connection_limits.IdleTimeout.connection_made
 
-    def noted(self: listener.IdleTimeout, transport: Any) -> None:
+    def noted(self: connection_limits.IdleTimeout, transport: Any) -> None:
         made.append(self)
         connection_made(self, transport)
 
-    monkeypatch.setattr(listener.IdleTimeout, "connection_made", noted)
+    monkeypatch.setattr(connection_limits.IdleTimeout, "connection_made", noted)
 
     async def slow(_scope: Scope, _receive: Receive, send: Send) -> None:
         (connection,) = made

@@ -8,7 +8,7 @@ import pytest
 
 from kit.inputs.plugin_packages import install_plugin
 from millpond.control.commands.doctor import check_store
-from millpond.control.wiring.adapters import checked_store, instances_reach, open_store
+from millpond.control.wiring.stores_and_followers import checked_store, instances_reach, open_store
 from millpond.control.wiring.truth import open_truth
 from millpond.errors import SetupError, StoreError
 from millpond.log.places.address import address_of

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import lmdb
 import pytest
 
-from millpond.control.wiring.adapters import opened
+from millpond.control.wiring.stores_and_followers import opened
 from millpond.errors import ForeignPondError, StoreError
 from millpond.placement.slots import hash_tags
 from millpond.state.backends.kinds import BUILT_IN, StoreContext, store_kind

@@ -17,8 +17,8 @@ from millpond.spark.analysis.extract import Reader
 from millpond.spark.analysis.grouping.grouping_sets import sets_of
 from millpond.spark.analysis.query_terms import Extraction
 from millpond.spark.analysis.result_expressions import inlined
-from millpond.spark.analysis.steps.cut import ids_in
 from millpond.spark.analysis.steps.inputs import StepContext
+from millpond.spark.analysis.steps.step_boundaries import ids_in
 from millpond.spark.catalyst.cures import without_time
 from millpond.spark.catalyst.private_names import JavaObject, id_of, items, kind_of, outputs, timed_column
 

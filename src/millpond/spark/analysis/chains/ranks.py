@@ -31,8 +31,8 @@ from millpond.spark.analysis.extract import Reader
 from millpond.spark.analysis.frames import frames_of
 from millpond.spark.analysis.input_streams import QueryInput
 from millpond.spark.analysis.query_terms import Extraction
-from millpond.spark.analysis.steps.cut import ids_of
 from millpond.spark.analysis.steps.inputs import StepContext
+from millpond.spark.analysis.steps.step_boundaries import ids_of
 from millpond.spark.catalyst.private_names import JavaObject, delay_ms, id_of, items, kind_of, outputs, text_of, type_of
 
 _WINDOW_FIRST = (

@@ -1,4 +1,4 @@
-"""Shows the rows of an earlier query as a stream that texts can name; Spark analyses it but never reads it."""
+"""Registers the rows of a query as a stream, and checks the queries that read it; Spark never reads its rows."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import TypeGuard
 
 from millpond.errors import UnsupportedQuery
 from millpond.model.windows import Cumulating, Sliding, Written
-from millpond.spark.analysis.steps.cut import joins_streams
+from millpond.spark.analysis.steps.step_boundaries import joins_streams
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, kind_of, nodes_of
 
 MOST_WINDOWS = 100

@@ -37,9 +37,9 @@ from millpond.spark.analysis.joins.bounds import Bound, bound_of
 from millpond.spark.analysis.joins.subqueries import without_subqueries
 from millpond.spark.analysis.joins.ttl import Ttl, check_ttl
 from millpond.spark.analysis.query_terms import Extraction, Terms
-from millpond.spark.analysis.steps.cut import ids_in, ids_of, joins_streams
-from millpond.spark.analysis.steps.equal_clauses import with_equal_clauses
 from millpond.spark.analysis.steps.inputs import Inputs, StepContext
+from millpond.spark.analysis.steps.normalise_clauses import with_equal_clauses
+from millpond.spark.analysis.steps.step_boundaries import ids_in, ids_of, joins_streams
 from millpond.spark.analysis.user_aggregates import UserFunctions
 from millpond.spark.catalyst.inlined_size import check_inlined
 from millpond.spark.catalyst.private_names import (

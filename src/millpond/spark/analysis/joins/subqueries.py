@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.spark.analysis.joins.plan_nodes import join, logical, renamed
-from millpond.spark.analysis.steps.cut import joins_streams
+from millpond.spark.analysis.steps.step_boundaries import joins_streams
 from millpond.spark.catalyst.cures import ONE_ROW
 from millpond.spark.catalyst.private_names import (
     Catalyst,

@@ -19,8 +19,8 @@ from millpond.plan.chains.upstream import inner_stream, passed_column, stream_of
 from millpond.spark.analysis.aggregation_input import InputPlan
 from millpond.spark.analysis.input_streams import QueryInput, find_source
 from millpond.spark.analysis.query_terms import Extraction, Terms
-from millpond.spark.analysis.steps.cut import columns_read, rows_not_seen
 from millpond.spark.analysis.steps.row_windows import grids_of
+from millpond.spark.analysis.steps.step_boundaries import columns_read, rows_not_seen
 from millpond.spark.analysis.user_aggregates import UserFunctions
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, id_of, kind_of, outputs
 

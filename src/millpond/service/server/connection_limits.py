@@ -1,4 +1,4 @@
-"""Limits connections of clients that have not sent the token, so that clients with it can always connect.
+"""Limits idle connections, and those of clients without the token, so that clients with it can always connect.
 
 A client is a stranger until a request with the token arrived over its connection. Strangers get a limited number of
 connections, per address and in total. When the limit is reached, the oldest connection of the address with the most

@@ -1,4 +1,4 @@
-"""The report of `millpond why`, also as text: bars for the fates of events, a line of event time, and the causes."""
+"""The report of `millpond why`, and its text: bars for the fates of events, a line of event time, and the causes."""
 
 from __future__ import annotations
 

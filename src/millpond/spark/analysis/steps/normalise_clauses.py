@@ -1,4 +1,4 @@
-"""Rewrites clauses of an analysed plan to others that mean the same, so that fewer kinds of nodes are read.
+"""Rewrites clauses of an analysed plan to fewer equivalent forms.
 
 UNPIVOT, `stack` and table functions such as `LATERAL explode(…)` become `LATERAL VIEW inline(…)` or `explode(…)`.
 INTERSECT and EXCEPT become joins, by the rules of Spark's optimiser. DISTINCT of rows with a window, below or above an
@@ -11,7 +11,7 @@ from itertools import chain
 
 from millpond.errors import UnsupportedQuery
 from millpond.spark.analysis.joins.plan_nodes import join, logical
-from millpond.spark.analysis.steps.cut import cut_below
+from millpond.spark.analysis.steps.step_boundaries import cut_below
 from millpond.spark.catalyst.private_names import (
     Catalyst,
     JavaObject,

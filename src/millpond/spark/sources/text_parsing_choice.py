@@ -1,4 +1,4 @@
-"""Streams whose records reach the gather as JSON or CSV: which ones can, and how Spark parses them where it must.
+"""Decides whether the gather or Spark parses the JSON and CSV values of topics; parses those of Spark.
 
 Columns of a frame with such streams are described at `runtime.task.column_layout.ReadLayout`.
 """

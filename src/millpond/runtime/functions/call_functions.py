@@ -1,4 +1,4 @@
-"""Computes the values of user functions for result rows: sends logged events to the host and returns its results."""
+"""Calls user functions in child processes, for many result rows at once."""
 
 from __future__ import annotations
 

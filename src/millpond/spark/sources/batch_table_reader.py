@@ -1,4 +1,4 @@
-"""Creates the frames of batch tables: Spark reads most formats, and registered providers read the others."""
+"""Reads a batch table with Spark; `MakeTable` is the type of all readers of batch tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connects a pond to concrete adapters: turns a folder and a store's address into the parts of a pond."""
+"""Opens a pond's stores, and builds its followers: sinks, view and pruning."""
 
 from __future__ import annotations
 

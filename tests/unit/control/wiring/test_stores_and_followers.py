@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from millpond.control.wiring.adapters import open_rows
+from millpond.control.wiring.stores_and_followers import open_rows
 from millpond.control.wiring.truth import open_truth
 from millpond.errors import StoreError
 from millpond.model.change_history import ChangeEffects

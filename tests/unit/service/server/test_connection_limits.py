@@ -17,8 +17,8 @@ import httpx
 import pytest
 
 from millpond.service.server import guard, process
+from millpond.service.server.connection_limits import STRANGERS_OF_ADDRESS, Strangers, origin_of
 from millpond.service.server.guard import HEAD_BYTES, Receive, Scope, Send
-from millpond.service.server.listener import STRANGERS_OF_ADDRESS, Strangers, origin_of
 from millpond.service.server.process import Web
 
 TOKEN = "a-token-of-some-length"

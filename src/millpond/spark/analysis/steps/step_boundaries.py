@@ -1,5 +1,4 @@
-"""Finds where the plan of a text is cut into two steps: above a lower aggregation, join of streams, `OVER` or removal
-of repeated events.
+"""Finds where a plan is divided into steps: above a lower aggregation, join of streams, `OVER` or deduplication.
 
 Everything between two stateful nodes belongs to the lower step, because its rows are computed in the fold, where Spark
 can evaluate any expression. The exceptions are what Spark's analyser puts below a window (a projection with the window,
