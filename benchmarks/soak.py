@@ -37,7 +37,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from kit.servers.kafka_server import KafkaServer, Message
 from millpond.connections import VARIABLE
 from millpond.control.commands.dead_letters import kinds
-from millpond.control.pond.event_totals import EventCounts, Tally
+from millpond.control.pond.event_totals import EventCounts, EventTotals
 from millpond.control.wiring.reader import read_truth
 from millpond.log.records import EpochRecord, decode
 
@@ -308,7 +308,7 @@ def _disturb(
 def _counts(pond: Path) -> dict[str, Any]:
     """What the log says became of events, by query."""
     truth, _ = read_truth(pond)
-    tally, epochs = Tally(), 0
+    tally, epochs = EventTotals(), 0
     for n in range(truth.manifest.n + 1):
         record = decode(truth.log.read(n) or b"").record
         if isinstance(record, EpochRecord):

@@ -21,7 +21,8 @@ from millpond.model.expressions import Column, call, conjunction, literal
 from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
 from millpond.model.windows import Distinct
-from millpond.plan.groups.distinct import Timing, distinct_rows, replaces_rows
+from millpond.plan.groups.distinct import Timing, distinct_rows
+from millpond.plan.groups.ranked_rows import replaces_rows
 from millpond.plan.options.output_modes import OP, with_mode
 from millpond.runtime.fold import fold
 from millpond.spark.analysis.chains.ordered_functions import rank_by

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from kit.inputs.examples import examples
 from kit.servers.redis_servers import RedisCluster, RedisServer
-from millpond.control.wiring.stores_and_followers import opened
+from millpond.control.wiring.stores_and_followers import open_in_context
 from millpond.placement.slots import hash_tags
 from millpond.state.backends.kinds import BUILT_IN, StoreContext, StoreKind
 from millpond.state.backends.lmdb import LmdbStore
@@ -134,7 +134,7 @@ def open_lmdb(folder: Path) -> BucketStore:
 
 @pytest.mark.parametrize("kind", [kind for kind in BUILT_IN if kind.takes == "path"], ids=lambda kind: kind.file)
 def test_a_store_in_a_file_agrees(kind: StoreKind) -> None:
-    run_machine([lambda folder: opened(StoreContext(kind.schemes[0], "", TAGS, folder / kind.file))])
+    run_machine([lambda folder: open_in_context(StoreContext(kind.schemes[0], "", TAGS, folder / kind.file))])
 
 
 def test_lmdb_that_grows_agrees() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kit.servers.kafka_server import KafkaServer, main
-from millpond.control.checks.brokers import closed_brokers
+from millpond.control.checks.brokers import unreachable_brokers
 from millpond.errors import SetupError
 from millpond.model.endpoints import Source
 from millpond.model.stream import Field, Stream
@@ -26,7 +26,7 @@ def test_a_broker_that_is_killed_has_what_it_acknowledged(
         file.write_text(json.dumps({"plain": {"servers": server.servers}, "secured": server.secured}))
         monkeypatch.setenv("MILLPOND_CONNECTIONS", str(file))
         sources = [Source("kafka", (("connection", name),)) for name in ("plain", "secured")]
-        assert not [*closed_brokers(Stream("tx", (Field("a", "int"),), source) for source in sources)]
+        assert not [*unreachable_brokers(Stream("tx", (Field("a", "int"),), source) for source in sources)]
         server.create("tx", 2)
         server.produce("tx", [(n % 2, b"k%d" % n, b"v%d" % n) for n in range(10)])
         before = server.read("tx")

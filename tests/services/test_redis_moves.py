@@ -14,7 +14,7 @@ from kit.inputs.cases import Menu, random_case
 from kit.judges.answers import Run, dealt
 from kit.servers.redis_servers import RedisServer
 from millpond.control.pond.move import RowMover, routed
-from millpond.control.wiring.stores_and_followers import instance_store, network_store, split
+from millpond.control.wiring.stores_and_followers import instance_store, network_store, places_if_several
 from millpond.control.wiring.truth import Truth
 from millpond.errors import ChangeRefused
 from millpond.followers.record_rows import RowsReader, section_reader
@@ -56,7 +56,7 @@ class Bench:
         view: Any
         if own.startswith("redis"):
             share = Share(str(self.folder), even_owners(BUCKETS, INSTANCES), self.sizes, -1)
-            view = SharedView(self.store, share, self.settle, places=partial(split, self.store))
+            view = SharedView(self.store, share, self.settle, places=partial(places_if_several, self.store))
         else:
             view = ViewFollower(self.store, reader, BUCKETS, lambda: self.sizes, head, self.run.pond.log.read)
         self.own = own

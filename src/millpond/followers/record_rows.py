@@ -20,7 +20,7 @@ from millpond.model.expressions import Call, Column, Expression, Foreign
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.windows import RUNNING, Calendar, Distinct, Processed, Window
-from millpond.plan.groups.distinct import keys_shown, numbered_rows
+from millpond.plan.groups.ranked_rows import keys_shown, numbered_rows
 from millpond.runtime.packets.row_batches import without_private_columns
 from millpond.state.ports.files import Files
 

@@ -25,14 +25,14 @@ from millpond.state.numbers.int128 import widened
 _MANTISSA, _BIAS, _ODD = 52, 1023, 2047  # of doubles: bits of the mantissa, bias, and the exponent of infinity and NaN
 
 
-def binned(node: Call, args: list[Values]) -> Values:
+def finest_bins(node: Call, args: list[Values]) -> Values:
     """The code of the finest bin of each number."""
     (value,), kind = args, node.args[0].type
     doubles = to_doubles(value.data, kind) if is_decimal(kind) else value.data.astype(np.float64)
     return Values(order_codes(doubles) >> (_MANTISSA - FINEST_BITS), value.null, value.error)
 
 
-def coarser(codes: Ints, bits: int) -> Ints:
+def coarser_bins(codes: Ints, bits: int) -> Ints:
     """The codes of bins of `bits` bits, each given as the code of the first finest bin in it."""
     return codes & ~((1 << (FINEST_BITS - bits)) - 1)
 

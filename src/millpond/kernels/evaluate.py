@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.kernels.arithmetic import ARITHMETIC, compare
-from millpond.kernels.bins import binned
+from millpond.kernels.bins import finest_bins
 from millpond.kernels.coded import Coded, coded, key_column
 from millpond.kernels.columns import NO_ROWS, Array, Mask, Values, arrow_type
 from millpond.kernels.decimals import DECIMALS
@@ -94,7 +94,7 @@ class Evaluator:
         if expression.op == "xxhash64":
             return xxhash64(expression, args)
         if expression.op == "bin":
-            return binned(expression, args)
+            return finest_bins(expression, args)
         if expression.op in _TEXT:
             return _text(expression, args)
         if expression.op == "struct":

@@ -35,7 +35,7 @@ class Difference(NamedTuple):
     only_shadow: list[str]
 
 
-class Compared(ProcessFollower):
+class ShadowComparison(ProcessFollower):
     """Follower that compares a query and its shadow from record `since` on. Keeps the differing rows in memory, and for
     some recent records also rows that have cancelled out since.
 

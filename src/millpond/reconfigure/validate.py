@@ -24,7 +24,7 @@ from millpond.plan.chains.late_sinks import check_late
 from millpond.plan.chains.parameter_feeds import fed_type, member_type, newest_by
 from millpond.plan.chains.steps import inner_of, inputs_of, with_inner
 from millpond.plan.groups.build import check_event_times, presence_filter
-from millpond.plan.groups.distinct import counted_rows
+from millpond.plan.groups.ranked_rows import counted_rows
 from millpond.plan.options.clock_parameters import clock_value
 from millpond.plan.options.complete_column import has_complete_column, with_complete
 from millpond.plan.options.live_parameters import Constant, another_value, as_double, named_in

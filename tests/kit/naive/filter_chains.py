@@ -9,7 +9,7 @@ from typing import TypeAlias
 from millpond.arrays import WIDE
 from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.runtime.windows.closing import Closing
-from millpond.runtime.windows.combine import Extremes
+from millpond.runtime.windows.combine import ColumnValues
 from millpond.state.layout.cells import Cells, extreme_of
 from millpond.state.layout.merge_rules import is_low_word, rule_of
 
@@ -54,7 +54,7 @@ def _add(
                     columns[own] = _merged(rule_of(name).name, columns.get(own), number(name, cells.columns, row))
 
 
-def number(name: str, columns: Mapping[str, Extremes], row: int) -> int:
+def number(name: str, columns: Mapping[str, ColumnValues], row: int) -> int:
     """The value of a column in a row, with its low word if it has one."""
     found = extreme_of(name, columns)
     assert found is not None

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.naive.aggregates import percentile_of_bins
-from millpond.kernels.bins import coarser, midpoints, typed
+from millpond.kernels.bins import coarser_bins, midpoints, typed
 from millpond.kernels.columns import Values, arrow_type, from_arrow, to_arrow
 from millpond.kernels.evaluate import Evaluator
 from millpond.model.aggregates import PERCENTILE, Aggregate
@@ -47,7 +47,7 @@ def answered(aggregate: Aggregate, slots: np.ndarray, codes: np.ndarray, size: i
     condition = logged_rows(binned, None)
     assert condition is not None
     columns = {
-        value_name(binned.arguments[0]): pa.array(coarser(codes, bits_of(aggregate)).astype(np.int32)),
+        value_name(binned.arguments[0]): pa.array(coarser_bins(codes, bits_of(aggregate)).astype(np.int32)),
         filter_name(condition): pa.array(np.ones(len(codes), bool)), COUNT: pa.array(np.ones(len(codes), np.int64)),
     }  # fmt: skip
     none = np.zeros(len(codes), np.int64)
@@ -74,9 +74,9 @@ def test_a_number_is_within_the_error_of_what_its_bin_stands_for(number: float, 
 def test_bins_are_in_the_order_of_numbers_and_nest(numbers: list[float], bits: int) -> None:
     codes = codes_of(numbers, "double")
     order = np.argsort(order_codes(np.array(numbers)), kind="stable")
-    assert (np.diff(coarser(codes, bits)[order]) >= 0).all()
-    assert coarser(coarser(codes, FINEST_BITS), bits).tolist() == coarser(codes, bits).tolist()
-    assert np.array_equal(midpoints(coarser(codes, bits), bits), midpoints(codes, bits), equal_nan=True)
+    assert (np.diff(coarser_bins(codes, bits)[order]) >= 0).all()
+    assert coarser_bins(coarser_bins(codes, FINEST_BITS), bits).tolist() == coarser_bins(codes, bits).tolist()
+    assert np.array_equal(midpoints(coarser_bins(codes, bits), bits), midpoints(codes, bits), equal_nan=True)
 
 
 @pytest.mark.parametrize("kind", ["tinyint", "smallint", "int", "bigint"])

@@ -15,7 +15,7 @@ import pytest
 from millpond.log.records import ChangeRecord, EpochRecord
 from millpond.reconfigure import shadow_report
 from millpond.reconfigure.changes import Promote
-from millpond.reconfigure.shadow_report import Compared
+from millpond.reconfigure.shadow_report import ShadowComparison
 from millpond.runtime.rows.shadow_diff import NET, row_diff
 
 Told = dict[str, list[int]]
@@ -34,14 +34,14 @@ def batches_of(rows: Sequence[int]) -> list[pa.RecordBatch]:
 
 
 @pytest.fixture
-def following(monkeypatch: pytest.MonkeyPatch) -> Compared:
+def following(monkeypatch: pytest.MonkeyPatch) -> ShadowComparison:
     monkeypatch.setattr(shadow_report, "change_of", lambda change: change)
-    found = Compared("q", "q'", lambda *_: b"", 0)
+    found = ShadowComparison("q", "q'", lambda *_: b"", 0)
     monkeypatch.setattr(found, "_rows", Records())
     return found
 
 
-def apply(following: Compared, n: int, told: Told, raised: str = "") -> None:
+def apply(following: ShadowComparison, n: int, told: Told, raised: str = "") -> None:
     counts = {name: {"rows": len(rows)} for name, rows in told.items()}
     record = EpochRecord(
         n=n, writer="", prev="", at=0, spark_query="", batch=n, start={}, end={}, counts=counts,
@@ -50,7 +50,7 @@ def apply(following: Compared, n: int, told: Told, raised: str = "") -> None:
     following.apply(n, entry, SimpleNamespace(quarantined={raised}))  # type: ignore[arg-type]
 
 
-def promote(following: Compared, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def promote(following: ShadowComparison, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shadow_report, "ChangeRecord", SimpleNamespace)
     record = SimpleNamespace(change=Promote("q"), writer="")
     following.apply(n, SimpleNamespace(n=n, digest=f"{n}", record=record, told={}), None)  # type: ignore[arg-type]
@@ -60,7 +60,7 @@ def promote(following: Compared, n: int, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("few", [0, 50, shadow_report._FEW])
 @pytest.mark.parametrize("seed", range(4))
 def test_differences_are_the_naive_ones(
-    seed: int, few: int, following: Compared, monkeypatch: pytest.MonkeyPatch
+    seed: int, few: int, following: ShadowComparison, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shadow_report, "_FEW", few)
     dice, query, shadow = random.Random(seed), Counter[int](), Counter[int]()
@@ -87,12 +87,12 @@ def test_differences_are_the_naive_ones(
 
 
 @pytest.mark.parametrize("raised", ["q", "q'"])
-def test_nothing_is_said_while_one_of_both_is_quarantined(following: Compared, raised: str) -> None:
+def test_nothing_is_said_while_one_of_both_is_quarantined(following: ShadowComparison, raised: str) -> None:
     apply(following, 1, {"q": [1, 2], "q'": [1]}, raised)
     assert following.difference() == (1, 0, [], [])
 
 
-def test_a_record_is_added_up_with_few_others(following: Compared, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_is_added_up_with_few_others(following: ShadowComparison, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it for each record would take as long as there are differences, while epochs wait for the core."""
     summed, read = shadow_report._summed, list[int]()
     monkeypatch.setattr(shadow_report, "_summed", lambda parts: read.append(sum(map(len, parts))) or summed(parts))
@@ -106,14 +106,14 @@ def test_a_record_is_added_up_with_few_others(following: Compared, monkeypatch: 
     assert len(following.difference().only_query) == 512
 
 
-def test_what_both_tell_is_not_kept(following: Compared) -> None:
+def test_what_both_tell_is_not_kept(following: ShadowComparison) -> None:
     for n in range(1, 100):
         apply(following, n, {"q": [n, n], "q'": [n, n]})
     assert sum(map(len, following._differing)) == 0 and len(following._differing) == 1
     assert following.difference() == (99, 198, [], [])
 
 
-def test_rows_are_the_same_if_their_texts_are(following: Compared, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_the_same_if_their_texts_are(following: ShadowComparison, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not a number has many bits, and lists are not looked into before."""
     odd = np.array([np.nan, -np.nan, 1.5])
     for name, values in {"x": pa.array(odd, from_pandas=False), "l": pa.array([[1], [1], []])}.items():
@@ -128,7 +128,7 @@ def test_rows_are_the_same_if_their_texts_are(following: Compared, monkeypatch: 
         following._compared = 2 * found.same
 
 
-def test_few_parts_are_kept_however_many_records_differ(following: Compared) -> None:
+def test_few_parts_are_kept_however_many_records_differ(following: ShadowComparison) -> None:
     for n in range(1, 1001):
         apply(following, n, {"q": [n]})
         assert len(following._differing) <= 1 + shadow_report._PARTS

@@ -30,7 +30,7 @@ _NUMBER = _API_VERSIONS[8:12]
 """The number of the request, which the answer repeats after its length."""
 
 
-def closed_brokers(streams: Iterable[Stream]) -> Iterator[SourceError]:
+def unreachable_brokers(streams: Iterable[Stream]) -> Iterator[SourceError]:
     """A note for each connection of which no server answers, with the streams that it is for.
 
     Raises:
@@ -92,7 +92,7 @@ def _shake_hands(plain: socket.socket) -> None:
             raise OSError("it does not speak TLS") from error
 
 
-class SilentBrokers:
+class BrokerWatch:
     """Checks the brokers of `streams` while Spark waits long for the offsets of its sources; called each second.
 
     `found` has the notes of the newest check, until Spark has the offsets.
@@ -103,15 +103,15 @@ class SilentBrokers:
         self._since: int | None = None
         self.found: Sequence[SourceError] = ()
 
-    def __call__(self, waits: bool) -> Sequence[SourceError]:
+    def observe(self, is_waiting: bool) -> Sequence[SourceError]:
         """Note whether Spark waits for offsets now; returns the notes of this call, once per wait."""
-        if not waits:
+        if not is_waiting:
             self._since, self.found = None, ()
         elif self._since is None:
             self._since = self._clock()
         elif not self.found and self._clock() - self._since > WAITS_US:
             with suppress(SetupError):
-                self.found = (*closed_brokers(self._streams()),)
+                self.found = (*unreachable_brokers(self._streams()),)
             self._since = self._clock()
             return self.found
         return ()

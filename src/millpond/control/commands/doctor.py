@@ -24,7 +24,7 @@ from rich.console import Console
 from millpond.clock import Clock, lap_us
 from millpond.connections import is_loopback, unencrypted
 from millpond.control.wiring.reader import read_truth
-from millpond.control.wiring.stores_and_followers import network_store, open_rows, opened
+from millpond.control.wiring.stores_and_followers import network_store, open_in_context, open_rows
 from millpond.control.wiring.truth import holds_pond, holds_something, host_cache
 from millpond.errors import MillpondError, PlaceError
 from millpond.followers.sinks.kinds import SINKS, sink_kind
@@ -413,7 +413,7 @@ def check_store(address: str, pond: Address, probe: Path) -> Check:
         existing = store_path(address, probe if known is None else known[0].folder)
         if existing is not None and (known is None or not existing.exists()):
             context = StoreContext(address, "doctor", hash_tags(BUCKETS), probe / kind.file)
-            _write_and_read(shown(address), opened(context))
+            _write_and_read(shown(address), open_in_context(context))
             return Check("store", "ok", f"{address} can be created, written and read")
         if existing is not None and known is not None:
             store: BucketStore = open_rows(address, *known, read_only=True)

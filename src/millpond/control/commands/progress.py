@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 
 from millpond.clock import Clock, lap_us, utc
-from millpond.control.pond.event_totals import Tally
+from millpond.control.pond.event_totals import EventTotals
 from millpond.control.pond.report import QUERY
 from millpond.followers.prune import PruneFollower
 from millpond.followers.runner import FollowerStatus
@@ -47,7 +47,7 @@ class Progress:
         self.rows = {query.name: 0 for query in plan.all_queries if not is_inner(query.name)}
         self._quarantined: set[str] = set()
         self.events = self.bytes_read = self.bytes_moved = self.late = self.dead = 0
-        self._tally = Tally()
+        self._totals = EventTotals()
         self.epoch_n: int | None = None
         self.epochs = 0
         self._recent: deque[tuple[int, int]] = deque(maxlen=_EPOCHS_OF_RATE)
@@ -82,7 +82,7 @@ class Progress:
             self.late += found.get("late", 0)
             self.dead += found.get("dead", 0)
         self._quarantined |= {name for name, why in record.quarantined.items() if why}
-        self._tally.add(record)
+        self._totals.add(record)
         for stream, times in record.max_time.items():
             self._marks[stream] = self._marks.get(stream, Watermark()).advanced(times.get(ANY_PARTITION))
         for stream, floor in record.watermark_floor.items():
@@ -145,7 +145,7 @@ class Progress:
     def _say_line(self) -> None:
         self._line_due, self._unsaid = self._clock() + _LINE_EVERY_US, False
         rows = "  ".join(f"{name} {self._rows_of(name)}" for name in self.rows)
-        losses = self._tally.losses()
+        losses = self._totals.losses_line()
         marks = ", ".join(f"{name} to {time}" for name, time in self.watermarks().items())
         self._console.print(
             f"epoch {self.epoch_n}  {self.events:,} events  {self.events_per_second():,.0f}/s  {marks}  "
@@ -166,7 +166,7 @@ class Progress:
                 table.add_row(f"watermark of {stream}", time)
             for name in self.rows:
                 table.add_row(f"rows of {name}", self._rows_of(name))
-            table.add_row("late and dead", self._tally.losses() or "none")
+            table.add_row("late and dead", self._totals.losses_line() or "none")
             for one in self._behind():
                 table.add_row(f"behind {one.stream}", waiting_text(one))
             table.add_row("sinks", self.sinks())

@@ -8,7 +8,7 @@ from contextlib import suppress
 import msgspec
 
 from millpond.clock import utc
-from millpond.control.checks.brokers import closed_brokers
+from millpond.control.checks.brokers import unreachable_brokers
 from millpond.control.diagnose.facts import Counts, Facts, OwnersChanged, source_folder
 from millpond.control.diagnose.why_report import Cause, Why
 from millpond.errors import OverBudgetError, SetupError, TooManyPairsError
@@ -124,7 +124,7 @@ def _nothing_read(facts: Facts) -> Cause:
     place = source_folder(facts.stream)
     if place is None:
         with suppress(SetupError):
-            for note in closed_brokers((facts.stream,)):
+            for note in unreachable_brokers((facts.stream,)):
                 return Cause("nothing-read", f"{text} {note.what} {note.cure}")
         return Cause("nothing-read", f"{text} Check that its source has new events.")
     folder, some = place

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from millpond.control.checks.brokers import closed_brokers
+from millpond.control.checks.brokers import unreachable_brokers
 from millpond.control.checks.input_files import check_files, empty_inputs
 from millpond.control.pond.compile import compiled_of, write_compiled
 from millpond.control.pond.function_file import load_functions
@@ -27,7 +27,7 @@ from millpond.plan.options.complete_column import with_complete
 from millpond.reconfigure.catalog import event_times_of
 from millpond.reconfigure.changes import Add, Alter, Shadow
 from millpond.reconfigure.validate import KnownPond
-from millpond.spark.analysis.derived_streams import bases_of, equally_timed, time_sources
+from millpond.spark.analysis.derived_streams import bases_of, stream_with_equal_times, time_sources
 from millpond.spark.analysis.properties import Mode, Repeats
 from millpond.spark.catalyst.analysis_threads import Analyses
 from millpond.spark.frontend.frontend import FrontEnd
@@ -213,7 +213,7 @@ class Declarations:
         """
         readings = self.front.readings((*self.queries.values(),))
         streams = [reading.stream for reading in readings]
-        return [*closed_brokers(streams), *empty_inputs(streams), *check_files(readings)]
+        return [*unreachable_brokers(streams), *empty_inputs(streams), *check_files(readings)]
 
     def add(self, name: str, query: str | Frame, options: QueryOptions) -> AnyQuery:
         """Add a query to a pond that is not open.
@@ -287,7 +287,9 @@ class Declarations:
         observed = event_times_of(self.queries.values())
         known = [one for query_read in self.queries.values() for one in self.front.derived(query_read)]
         others = [(one, observed[one.stream.name]) for one in known if one.stream.name in observed]
-        return {one.stream.name: time_sources(one, time) or equally_timed(one, time, others) for one, time in read}
+        return {
+            one.stream.name: time_sources(one, time) or stream_with_equal_times(one, time, others) for one, time in read
+        }
 
     def naming(self, make: Callable[[KnownPond], NewText], query: AnyQuery) -> Callable[[KnownPond], NewText]:
         """The change with the views, tables and streams that the text of its query names, so that the log has them."""

@@ -31,7 +31,7 @@ class QueryCounts(NamedTuple):
     partitions: dict[str, EventCounts]
 
 
-class Tally:
+class EventTotals:
     """Adds up the counts of epochs; thread-safe. `lookups`: by the owners of keys in the newest epoch with any."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Tally:
                 for query, whole in self._whole.items()
             }
 
-    def losses(self) -> str:
+    def losses_line(self) -> str:
         """One line with the numbers of all late and dead events and where most of them are; empty if there are none."""
         found = self.counts()
         late, dead = (sum(getattr(counts.whole, fate) for counts in found.values()) for fate in ("late", "dead"))

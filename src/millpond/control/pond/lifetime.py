@@ -191,7 +191,7 @@ class Lifetime:
             setting = setting_of(truth.pond, truth.folder, cache, spec, owners_in(spec))
             driver = Driver(
                 self._readings.session, setting, truth.log, truth.manifests, new_writer(truth),
-                followers.runner.notify, followers.followed, self._committed, self._changed,
+                followers.runner.notify, followers.oldest_cursor, self._committed, self._changed,
                 files, hosts, followers.shards, followers.wanted, self._stalled, self._declarations.front.foreigns,
                 self._observers.waits,
             )  # fmt: skip

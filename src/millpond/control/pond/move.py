@@ -107,7 +107,7 @@ class RowMover:
         try:
             began = lap_us()
             copy(store, target, leaving, lambda done: self._goes_on(done, len(leaving), lap_us() - began))
-            catching.go()
+            catching.apply_to_head()
             reached("move.caught_up")
             n = switch()
         except BaseException:
@@ -116,7 +116,7 @@ class RowMover:
             raise
         reached("move.switched")
         with suppress(StoreError):  # the view also brings them to the head, and the next opening of the pond cleans up
-            catching.go()
+            catching.apply_to_head()
             self.note = f"the rows are in place; the old ones are deleted when the view has passed record {n:,}"
             if self._followers.runner.wait(n, _PATIENCE_SECONDS):
                 for place in {old[bucket] for bucket in leaving}:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from millpond.control.pond.event_totals import QueryCounts, Tally
+from millpond.control.pond.event_totals import EventTotals, QueryCounts
 from millpond.control.wiring.reader import RECORDS_READ, newest_records
 from millpond.errors import EmptyInputError, IncompleteError, from_text
 from millpond.log.manifest import Manifest
@@ -58,7 +58,7 @@ class Problems:
         self._ahead: dict[str, list[str]] = {}
         self._malformed: dict[str, Problem] = {}
 
-    def add_epoch(self, epoch: Epoch, tally: Tally, queries: Mapping[str, AnyQuery]) -> list[Problem]:
+    def add_epoch(self, epoch: Epoch, tally: EventTotals, queries: Mapping[str, AnyQuery]) -> list[Problem]:
         """The new problems of a committed epoch, whose counts `tally` already includes."""
         found = [quarantined(name, why) for name, why in epoch.record.quarantined.items() if why]
         with self._lock:

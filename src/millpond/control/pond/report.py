@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from millpond.control.checks.brokers import WAITS_US, SilentBrokers
+from millpond.control.checks.brokers import WAITS_US, BrokerWatch
 from millpond.control.diagnose.causes import explain_why
 from millpond.control.diagnose.facts import find_facts
 from millpond.control.diagnose.why_report import Why
 from millpond.control.pond.declare import Declarations
-from millpond.control.pond.event_totals import QueryCounts, Tally
+from millpond.control.pond.event_totals import EventTotals, QueryCounts
 from millpond.control.pond.lifetime import OpenPond
 from millpond.control.pond.problems import LOGGER, Problem, Problems, losses, quarantined, quarantined_in, unread
 from millpond.control.wiring.reader import read_truth
@@ -41,8 +41,8 @@ class Reports:
     ) -> None:  # fmt: skip
         self._address, self._cache = address, cache
         self._declarations, self._opened, self._on_epoch = declarations, opened, on_epoch
-        self._totals, self._problems = Tally(), Problems()
-        self._brokers = SilentBrokers(self._streams)
+        self._totals, self._problems = EventTotals(), Problems()
+        self._brokers = BrokerWatch(self._streams)
 
     def counts(self) -> dict[str, QueryCounts]:
         """The fate of the events that each query read since this `Pond` was created, also per source partition."""
@@ -128,7 +128,7 @@ class Reports:
 
     def waits(self, now: bool) -> None:
         """Warn of brokers that do not answer, if Spark has waited long for the offsets of its sources."""
-        for note in self._brokers(now):
+        for note in self._brokers.observe(now):
             _log.warning("Spark has waited %d s for the offsets of its sources. %s", WAITS_US // 10**6, note)
 
     def _streams(self) -> Sequence[Stream]:

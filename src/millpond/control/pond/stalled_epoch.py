@@ -44,9 +44,9 @@ class StalledEpoch:
             self._work, self._since, self._warned = work, self._clock(), False
         elif self._clock() - self._since > self._seconds * 1e6 and self.error is None and not self._warned:
             self._warned = True
-            self._end()
+            self._end_or_warn()
 
-    def _end(self) -> None:
+    def _end_or_warn(self) -> None:
         what = f"An epoch has made no progress for {self._seconds:g} s"
         if not self._suspects():
             names = ", ".join(self._evaluated()) or "none"

@@ -24,7 +24,7 @@ from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
 from millpond.model.windows import length_us
 from millpond.reconfigure.catalog import shadow_name
-from millpond.reconfigure.shadow_report import Compared
+from millpond.reconfigure.shadow_report import ShadowComparison
 from millpond.runtime.joins.lookup_rows import OpenRows
 from millpond.runtime.packets.row_batches import dead_letters_of
 
@@ -51,7 +51,7 @@ class AttachedSinks:
         self._pond, self._cursors = pond, cursors
         self._rows, self._late_rows = RowsReader(read), RowsReader(read, "late")
         self._letters = RowsReader(read, "dead")
-        self._read, self.compared = read, dict[str, Compared]()
+        self._read, self.compared = read, dict[str, ShadowComparison]()
         self.rows = self._rows
         self.tables, self.late_tables = MemoryTables(), MemoryTables()
         self.served: dict[str, int] = {}
@@ -205,7 +205,7 @@ class AttachedSinks:
 
     def compare(self, name: str, since: int) -> None:
         """Compare the rows of a query with those of its shadow, from record `since` on."""
-        self.compared[name] = Compared(name, shadow_name(name), self._read, since)
+        self.compared[name] = ShadowComparison(name, shadow_name(name), self._read, since)
         self._runners.first.add(self.compared[name])
 
     def compare_no_more(self, name: str) -> None:

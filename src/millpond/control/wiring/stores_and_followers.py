@@ -87,7 +87,7 @@ class Followers(NamedTuple):
         if self.runner.stop(timeout) and self.store is not None:
             self.store.close()
 
-    def followed(self) -> int:
+    def oldest_cursor(self) -> int:
         """The newest record that every follower except pruning has applied."""
         cursors = [cursor for name, cursor in self.runner.cursors().items() if name != self.prune.name]
         return min(cursors, default=1 << 62)
@@ -107,10 +107,10 @@ def open_store(address: str, truth: Truth, buckets: int, *, read_only: bool = Fa
         SetupError: the package that registers the store is not usable.
     """
     path = store_path(address, truth.folder)
-    return opened(StoreContext(address, truth.pond, hash_tags(buckets), path, read_only))
+    return open_in_context(StoreContext(address, truth.pond, hash_tags(buckets), path, read_only))
 
 
-def opened(context: StoreContext) -> BucketStore:
+def open_in_context(context: StoreContext) -> BucketStore:
     """The store of a context.
 
     Raises:
@@ -155,7 +155,7 @@ def network_store(address: str, pond: str, buckets: int, *, read_only: bool = Fa
     Raises:
         ForeignPondError, StoreError, SetupError: as `open_store`.
     """
-    return opened(StoreContext(address, pond, hash_tags(buckets), None, read_only, check))
+    return open_in_context(StoreContext(address, pond, hash_tags(buckets), None, read_only, check))
 
 
 def files_on_network(address: str, pond: str, tags: Sequence[str]) -> FileStore:
@@ -293,7 +293,8 @@ def follow(
                 str(truth.address), now.owners, dict(attached.served), -1, now.number, copies=str(truth.folder)
             )
             slots = SlotsWatch(spec.buckets)
-            view = SharedView(rows, share, settle, start=truth.manifest.n, watch=slots, places=partial(split, rows))
+            places = partial(places_if_several, rows)
+            view = SharedView(rows, share, settle, start=truth.manifest.n, watch=slots, places=places)
             attached.shared = view
             runners.join(Runner(truth.log, truth.manifests, [view], look_every=LOOK_SECONDS))
         else:
@@ -318,7 +319,7 @@ def _ignored(_names: Iterable[str]) -> None:
     """Ignore files that were deleted from the pond's folder, as they were not carried anywhere."""
 
 
-def split(store: ShardedStore) -> Places:
+def places_if_several(store: ShardedStore) -> Places:
     """The place of each bucket, or () if all are in the pond's own store."""
     return store.places if {*store.places} != {OWN} else ()
 

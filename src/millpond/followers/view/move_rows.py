@@ -88,7 +88,7 @@ class CatchingUp:
         self._view, self._log, self._manifests = view, log, manifests
         self._pump = Pump(view.name)
 
-    def go(self) -> int:
+    def apply_to_head(self) -> int:
         """Apply the records up to the head of the log; returns the record that the copies have reached.
 
         Raises:

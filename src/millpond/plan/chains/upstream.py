@@ -34,7 +34,7 @@ from millpond.model.windows import (
 )
 from millpond.plan.chains.steps import step_name, united_names
 from millpond.plan.chains.upstream_joins import WINDOW_OF, join_first_us, join_reached_us, join_times
-from millpond.plan.groups.distinct import counted_rows
+from millpond.plan.groups.ranked_rows import counted_rows
 
 _BOUNDS = ("start", "end", "time")
 _BOUNDS_SHOWN: dict[type, tuple[str, ...]] = {

@@ -11,8 +11,8 @@ from millpond.model.windows import Counted, Distinct, Framed, Pattern, Processed
 from millpond.plan.explain.amounts import count_of, duration
 from millpond.plan.explain.words import predicate_text
 from millpond.plan.groups.build import build_plan, logged_of, tallies_needed
-from millpond.plan.groups.distinct import counted_rows
 from millpond.plan.groups.plan import GroupPlan, QueryPlan, measures_read
+from millpond.plan.groups.ranked_rows import counted_rows
 from millpond.plan.groups.tallies import bits_of, error_of, keeps_tallies
 from millpond.plan.groups.top_rows import order_of, tops_of
 

@@ -25,9 +25,9 @@ from millpond.model.windows import Counted, Distinct, Pattern, Processed
 from millpond.plan.explain.amounts import count_of
 from millpond.plan.explain.join_text import near_text
 from millpond.plan.explain.words import grouping_text, keys_text
-from millpond.plan.groups.distinct import counted_rows
 from millpond.plan.groups.joins import COLUMN, EVERY, ONE, ROW, JoinPlan, Joins, dealt
 from millpond.plan.groups.plan import GroupPlan, Plan, QueryPlan
+from millpond.plan.groups.ranked_rows import counted_rows
 from millpond.plan.groups.stateless import moved_selections
 from millpond.plan.options.keyed_lookups import is_by_owners, why_by_readers
 

@@ -21,7 +21,7 @@ from millpond.model.windows import (
     Window,
 )
 from millpond.plan.explain.amounts import count_of, duration
-from millpond.plan.groups.distinct import counted_rows
+from millpond.plan.groups.ranked_rows import counted_rows
 
 if TYPE_CHECKING:
     from millpond.plan.groups.plan import GroupPlan

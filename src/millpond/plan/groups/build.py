@@ -49,11 +49,11 @@ from millpond.model.windows import (
     has_no_start,
 )
 from millpond.plan.groups.deduplication import deduplication_log
-from millpond.plan.groups.distinct import counted_rows
 from millpond.plan.groups.event_log import LogPlan, log_plan, logged_rows, stored_values
 from millpond.plan.groups.joins import identity_of, plan_joins
 from millpond.plan.groups.measures import measures_of
 from millpond.plan.groups.plan import GroupPlan, Measure, Plan, QueryPlan, fingerprint
+from millpond.plan.groups.ranked_rows import counted_rows
 from millpond.plan.groups.tallies import Tally, keeps_tallies, tallies_of
 from millpond.plan.groups.top_rows import limited_rank
 

@@ -8,12 +8,12 @@ from typing import NamedTuple
 import msgspec
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
-from millpond.model.expressions import Column, Expression, Literal, conjunction, walk
+from millpond.model.expressions import Column, Expression, Literal, conjunction
 from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
 from millpond.model.stream import Stream
 from millpond.model.types import is_known, is_storable
-from millpond.model.windows import NEVER_LATE_US, Distinct, Keeps, Window
+from millpond.model.windows import NEVER_LATE_US, Distinct, Keeps
 from millpond.plan.groups.deduplication import compared
 
 
@@ -41,7 +41,7 @@ def distinct_rows(
         UnsupportedQuery: a key or an output has a type without operators.
     """
     if within and timing is None:
-        raise _without_watermark(f"{rows.name} removes events that are repeated within a time")
+        raise _no_watermark_error(f"{rows.name} removes events that are repeated within a time")
     _check_types(keys, rows.output, is_storable if keeps is None else is_known)
     keys = tuple(dict.fromkeys(key for key in keys if not isinstance(key, Literal)))
     lasts_us: int | msgspec.UnsetType = msgspec.UNSET
@@ -51,7 +51,7 @@ def distinct_rows(
     elif timing is not None and timing.event_time in keys and keeps is None:
         lasts_us = 0
     elif ttl_us is not None and keeps is None:
-        lasts_us = ttl = _in_event_time(rows.name, timing, ttl_us)
+        lasts_us = ttl = _checked_ttl(rows.name, timing, ttl_us)
     values = dict.fromkeys((*(item.expression for item in rows.output), *above))
     names: dict[Expression, Expression] = {}
     if timing is not None and keeps is None:
@@ -91,50 +91,14 @@ def _check_types(keys: Sequence[Expression], output: Sequence[Named], can_be_sho
         )
 
 
-def counted_rows(window: Window) -> int | None:
-    """Of how many of its first events a key has rows, if they are counted; None: of one, or of chosen events."""
-    if not isinstance(window, Distinct) or window.keeps or isinstance(window.rows, msgspec.UnsetType):
-        return None
-    return window.rows
-
-
-def shown_ranks(query: Query) -> list[int]:
-    """Which of its ranks the rows of a query show, by position."""
-    parts = {node for item in query.output for node in walk(item.expression)}
-    return [i for i, rank in enumerate(query.aggregates) if Column(f"agg:{i}", rank.type) in parts]
-
-
-def numbered_rows(query: Query) -> tuple[str, int] | None:
-    """The output column with the number of a row among the rows of its key, and the position of this rank; None: rows
-    do not show it.
-    """
-    for i, rank in enumerate(query.aggregates):
-        names = [item.name for item in query.output if item.expression == Column(f"agg:{i}", rank.type)]
-        if names and rank.function == "row_number":
-            return names[0], i
-    return None
-
-
-def keys_shown(query: Query) -> tuple[str | None, ...]:
-    """For each key of a query whose rows show one event, the output column with the key; None: it is not shown."""
-    shown = {item.expression.name: item.name for item in query.output if isinstance(item.expression, Column)}
-    values = {value: shown.get(f"event:{place}") for place, value in enumerate(query.of_event)}
-    return tuple(values.get(key) for key in query.keys)
-
-
-def replaces_rows(query: Query) -> bool:
-    """Whether rows show their key and their number, so that a row replaces an earlier one with the same of both."""
-    return numbered_rows(query) is not None and None not in keys_shown(query)
-
-
-def _in_event_time(name: str, timing: Timing | None, ttl_us: int) -> int:
+def _checked_ttl(name: str, timing: Timing | None, ttl_us: int) -> int:
     """The `state.ttl` of a query, if it has an event time."""
     if timing is None:
-        raise _without_watermark(f"{name} has 'state.ttl', which is measured in event time")
+        raise _no_watermark_error(f"{name} has 'state.ttl', which is measured in event time")
     return ttl_us
 
 
-def _without_watermark(what: str) -> QueryTypeError:
+def _no_watermark_error(what: str) -> QueryTypeError:
     return QueryTypeError(
         f"{what}, and its stream has no watermark.",
         "Add .withWatermark('ts', '10 seconds') before it, where ts is the event time (in SQL: WATERMARK ts DELAY OF "

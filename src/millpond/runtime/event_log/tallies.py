@@ -9,7 +9,7 @@ import pyarrow as pa
 from msgspec import UNSET
 
 from millpond.arrays import Ints, Mask
-from millpond.kernels.bins import coarser, midpoints, typed
+from millpond.kernels.bins import coarser_bins, midpoints, typed
 from millpond.kernels.columns import Values, arrow_type, to_arrow
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Expression
@@ -75,7 +75,7 @@ class TalliedRows:
         evaluator = self._rows.evaluator
         if tally.bits:
             codes = np.broadcast_to(evaluator(tally.value).data, (evaluator.rows,))[whole]
-            return {value_name(tally.value): pa.array(coarser(codes, tally.bits).astype(np.int32))}
+            return {value_name(tally.value): pa.array(coarser_bins(codes, tally.bits).astype(np.int32))}
         return {value_name(one): column_of(evaluator, one).take(pa.array(whole)) for one in tally.values}
 
     def events(self, chosen: Ints, keys: Ints) -> Events:

@@ -14,9 +14,9 @@ import numpy as np
 from millpond.arrays import Ints, Mask
 from millpond.model.expressions import Expression
 from millpond.model.windows import Distinct
-from millpond.plan.groups.distinct import counted_rows
 from millpond.plan.groups.event_log import LogPlan
 from millpond.plan.groups.plan import GroupPlan, QueryPlan
+from millpond.plan.groups.ranked_rows import counted_rows
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.event_order import deciding
 from millpond.runtime.event_log.retention import events_needed_from

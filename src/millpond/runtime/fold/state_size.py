@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.arrays import Ints, Mask, distinct_of
-from millpond.kernels.bins import coarser
+from millpond.kernels.bins import coarser_bins
 from millpond.model.expressions import Expression
 from millpond.model.query import Query
 from millpond.model.windows import Sliced
@@ -288,7 +288,7 @@ def _bytes_alone(plan: QueryPlan, tally: Tally, kept: Events) -> int:
     names = [value_name(value) for value in tally.values]
     columns = {name: mine.columns[name] for name in names}
     if tally.bits:
-        columns = {names[0]: pa.array(coarser(np.asarray(columns[names[0]]), tally.bits).astype(np.int32))}
+        columns = {names[0]: pa.array(coarser_bins(np.asarray(columns[names[0]]), tally.bits).astype(np.int32))}
     filters = [tally_filter(tally, condition) for condition in tally.filters]
     columns |= {name: mine.columns[name] for name in filters}
     columns[COUNT] = mine.columns[COUNT]

@@ -22,7 +22,7 @@ from millpond.runtime.aggregates.partials import Rows
 from millpond.runtime.gather.dead_letters import DeadLetters
 from millpond.runtime.gather.group_parts import group_parts, join_parts
 from millpond.runtime.gather.late_packets import LateCollector
-from millpond.runtime.gather.lateness import Judge, Judged, judged_times, late_beside, late_classes
+from millpond.runtime.gather.lateness import Judge, Judged, judged_times, late_classes, late_on_join_side
 from millpond.runtime.gather.owner_lookups import rows_by_instance
 from millpond.runtime.gather.retained_events import dealt_out, kept_rows
 from millpond.runtime.gather.stream_columns import StreamColumns
@@ -160,7 +160,7 @@ class _Chunk:
         task = self._task
         times_us, judged = self.judge(log.event_time)
         own = late_classes(times_us, judged, self._floor, log.delays_us)
-        late = late_beside(own, times_us, task.lines, log.late_beside)
+        late = late_on_join_side(own, times_us, task.lines, log.late_beside)
         chosen = Rows(self.evaluator, judged.timed & (late < len(log.delays_us)))
         join_parts(task, log, chosen, times_us, late, self._order, self.parts)
         for join, side in task.plan.joins.users_of(log):

@@ -122,7 +122,7 @@ def late_classes(times_us: Ints, judged: Judged, floor_us: int | None, delays_us
     return late
 
 
-def late_beside(
+def late_on_join_side(
     late: Ints, times_us: Ints, lines: Mapping[str, TimeLine], beside: tuple[str, int] | msgspec.UnsetType
 ) -> Ints:
     """The lateness classes `late` for a side of joins that may also wait for another stream, with a delay: an event is

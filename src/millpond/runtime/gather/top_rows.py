@@ -16,9 +16,9 @@ from millpond.arrays import Ints, Mask, distinct_rows
 from millpond.kernels.ranks import changed, directed, ranks
 from millpond.model.expressions import Expression
 from millpond.plan.groups.build import presence_filter
-from millpond.plan.groups.distinct import counted_rows
 from millpond.plan.groups.event_log import LogPlan
 from millpond.plan.groups.plan import GroupPlan
+from millpond.plan.groups.ranked_rows import counted_rows
 from millpond.plan.groups.top_rows import order_of, tops_of
 from millpond.runtime.event_log.select_events import LoggedRows
 

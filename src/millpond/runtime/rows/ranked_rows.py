@@ -18,8 +18,8 @@ from millpond.kernels.columns import Values, from_arrow
 from millpond.kernels.evaluate import Evaluator
 from millpond.model.aggregates import Aggregate
 from millpond.model.windows import Distinct
-from millpond.plan.groups.distinct import numbered_rows, replaces_rows, shown_ranks
 from millpond.plan.groups.plan import GroupPlan, QueryPlan
+from millpond.plan.groups.ranked_rows import numbered_rows, replaces_rows, shown_ranks
 from millpond.plan.groups.top_rows import limited_rank
 from millpond.runtime.event_log.event_order import POSITION, in_order
 from millpond.runtime.event_log.rank_events import RankedEvents

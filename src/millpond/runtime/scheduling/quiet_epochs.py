@@ -58,7 +58,7 @@ class QuietEpochs:
     def __init__(self) -> None:
         self._marks: dict[str, Watermark] = {}
         self._gained: defaultdict[str, deque[int]] = defaultdict(lambda: deque(maxlen=_OBSERVED_EPOCHS))
-        self._may_wait, self._stepped = float(_MAX_SKIPS_IN_A_ROW), False
+        self._skips_left, self._stepped = float(_MAX_SKIPS_IN_A_ROW), False
         self._stepped_us = self._merged_us = 0
 
     def decide_next(
@@ -84,10 +84,10 @@ class QuietEpochs:
             return True
         if behind:
             return True
-        if self._may_wait >= 1 and any(self._closes(group, before.get(group.stream)) for group in groups):
-            self._may_wait -= 1
+        if self._skips_left >= 1 and any(self._closes(group, before.get(group.stream)) for group in groups):
+            self._skips_left -= 1
             return True
-        self._may_wait, self._stepped = min(self._may_wait + 1 / _STEPS_PER_SKIP, _MAX_SKIPS_IN_A_ROW), True
+        self._skips_left, self._stepped = min(self._skips_left + 1 / _STEPS_PER_SKIP, _MAX_SKIPS_IN_A_ROW), True
         return False
 
     def _closes(self, group: GroupPlan, before: Watermark | None) -> bool:

@@ -65,7 +65,7 @@ def usable(nodes: Sequence[Node], allowed: Collection[int]) -> tuple[Node, ...]:
     return tuple(node for node in reachable if node.cpus)
 
 
-def turns(nodes: Sequence[Node]) -> tuple[Node, ...]:
+def nodes_in_turn(nodes: Sequence[Node]) -> tuple[Node, ...]:
     """The nodes in the order in which instances take them, each as often as it has CPUs.
 
     Neighbouring instances take different nodes, because Spark starts the tasks of an epoch in the order of instances.
@@ -111,4 +111,4 @@ def _order_here() -> tuple[Node, ...]:
     if is_off() or not hasattr(os, "sched_getaffinity"):
         return ()
     nodes = usable(read_nodes(), os.sched_getaffinity(0))
-    return turns(nodes) if len(nodes) > 1 else ()
+    return nodes_in_turn(nodes) if len(nodes) > 1 else ()

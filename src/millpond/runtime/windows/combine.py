@@ -28,7 +28,7 @@ from millpond.state.layout.merge_rules import (
 )
 from millpond.state.numbers.exact_sums import normalise
 
-Extremes: TypeAlias = npt.NDArray[Any]
+ColumnValues: TypeAlias = npt.NDArray[Any]
 """Order codes, or 128-bit integers."""
 
 BLOCK_BITS = 13
@@ -51,7 +51,7 @@ class Block(NamedTuple):
     first: int
     size: int
     columns: Mapping[str, Ints]
-    extremes: Mapping[str, list[Extremes]]
+    extremes: Mapping[str, list[ColumnValues]]
     edges_us: Mapping[int, int]
 
     @property
@@ -63,7 +63,7 @@ class Block(NamedTuple):
         """The type of a column."""
         return self.columns[name].dtype if name in self.columns else self.extremes[name][0].dtype
 
-    def window(self, name: str, window: Closing, rows: Ints | slice = slice(None)) -> Extremes:
+    def window(self, name: str, window: Closing, rows: Ints | slice = slice(None)) -> ColumnValues:
         """The merged values of a column over a window, for all slots of the block or for `rows`."""
         low, high = self.edges_us[window.start_us], self.edges_us[window.end_us]
         if isinstance(rows, np.ndarray) and len(rows) * _SPARSE > self.size:  # one pass in order, then one out of order
@@ -108,11 +108,11 @@ def blocks(edges: list[int], ranges: Sequence[Range], measures: Collection[str],
 
 
 def _block(dense: _Dense, names: Sequence[str], edges: Mapping[int, int]) -> Block:
-    columns: dict[str, Extremes] = {name: dense.filled(name) for name in names if ":w" not in name}
+    columns: dict[str, ColumnValues] = {name: dense.filled(name) for name in names if ":w" not in name}
     for measure in dict.fromkeys(name.partition(":")[0] for name in names if ":w" in name):
         columns |= dense.filled_words([name for name in names if name.startswith(f"{measure}:w")])
     prefixes: dict[str, Ints] = {}
-    tables: dict[str, list[Extremes]] = {}
+    tables: dict[str, list[ColumnValues]] = {}
     for name, filled in columns.items():
         rule = rule_of(name)
         if rule.inverse is None:
@@ -175,7 +175,7 @@ class _Layer:
         self._parts = parts
         self._places = np.concatenate([part.slots + np.int64(part.pane * size - first) for part in parts])
 
-    def merge_into(self, dense: Extremes, name: str, rule: MergeRule, *, first: bool) -> None:
+    def merge_into(self, dense: ColumnValues, name: str, rule: MergeRule, *, first: bool) -> None:
         """Merge a column into a dense array, which has identities only if this is the `first` layer."""
         found = [extreme_of(name, part.cells.columns, slice(part.begin, part.end)) for part in self._parts]
         if all(values is None for values in found):
@@ -204,7 +204,7 @@ class _Dense:
             filled[part.pane] += 1
         self._layers = [_Layer(layer, first, size) for layer in layers]
 
-    def filled(self, name: str, begin: int = 0, end: int | None = None) -> Extremes:
+    def filled(self, name: str, begin: int = 0, end: int | None = None) -> ColumnValues:
         """One column of some layers as a dense array, merged."""
         rule = rule_of(name)
         is_wide = f"{name}low" in self._columns
@@ -226,7 +226,7 @@ class _Dense:
         return columns
 
 
-def _sparse_table(dense: Extremes, rule: MergeRule) -> list[Extremes]:
+def _sparse_table(dense: ColumnValues, rule: MergeRule) -> list[ColumnValues]:
     """Level k has, for each pane, the best value of the 2**k panes that begin with it (Bender, Farach-Colton 2000)."""
     levels = [dense]
     width = 1

@@ -10,7 +10,7 @@ import numpy as np
 
 from millpond.arrays import WIDE, Ints, Mask, ordered
 from millpond.plan.groups.plan import Measure
-from millpond.runtime.windows.combine import Extremes
+from millpond.runtime.windows.combine import ColumnValues
 from millpond.state.keys.filter_signatures import Signatures, union
 from millpond.state.layout.cells import Cells, extreme_of
 from millpond.state.layout.merge_rules import identities, is_low_word, rule_of
@@ -34,7 +34,7 @@ class SignedBlock(NamedTuple):
     of: Ints
     signatures: Ints
     bounds: list[int]
-    columns: Mapping[str, Extremes]
+    columns: Mapping[str, ColumnValues]
 
     @property
     def slots(self) -> Ints:
@@ -84,7 +84,7 @@ class _Flat(NamedTuple):
     slots: Ints
     panes: Ints
     signatures: Ints
-    columns: Mapping[str, Extremes]
+    columns: Mapping[str, ColumnValues]
 
 
 def _flat(
@@ -95,7 +95,7 @@ def _flat(
     borders = np.array(edges, np.int64)
     names = sorted({name for cells in parts for name in cells.columns if name.partition(":")[0] in measures})
     slots, panes, signatures = [], [], []
-    columns: dict[str, list[Extremes]] = {name: [] for name in names if not is_low_word(name)}
+    columns: dict[str, list[ColumnValues]] = {name: [] for name in names if not is_low_word(name)}
     are_wide = {name for name in columns if f"{name}low" in names}
     for cells, mask in zip(parts, chosen, strict=True):
         if cells.slices.signed is None:
@@ -114,7 +114,7 @@ def _flat(
     return _Flat(np.concatenate(slots), np.concatenate(panes), np.concatenate(signatures), joined)
 
 
-def _taken(name: str, cells: Cells, rows: Ints, dtype: np.dtype[Any]) -> Extremes:
+def _taken(name: str, cells: Cells, rows: Ints, dtype: np.dtype[Any]) -> ColumnValues:
     """Some rows of a column; if the cells lack the column, values that change no result."""
     column = extreme_of(name, cells.columns)
     if column is None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from millpond.arrays import Ints, Mask, places_among, places_of, repeated
 from millpond.runtime.windows.closing import Closing
-from millpond.runtime.windows.combine import BLOCK_BITS, Extremes, edges_of
+from millpond.runtime.windows.combine import BLOCK_BITS, ColumnValues, edges_of
 from millpond.state.layout.cells import Cells, Piece, Slices, bounds_of, extreme_of, merge, taken
 from millpond.state.layout.merge_rules import is_low_word
 
@@ -51,7 +51,7 @@ class SparseBlock(NamedTuple):
                 of.append(np.full(len(rows[-1]), i))
         return np.concatenate(rows), np.concatenate(of)
 
-    def columns(self, measures: Collection[str], rows: Ints) -> dict[str, Extremes]:
+    def columns(self, measures: Collection[str], rows: Ints) -> dict[str, ColumnValues]:
         """The columns of some measures, for the cells `rows`."""
         every = self.cells.columns
         names = [name for name in every if name.partition(":")[0] in measures and not is_low_word(name)]

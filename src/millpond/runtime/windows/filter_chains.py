@@ -20,7 +20,7 @@ import numpy.typing as npt
 from millpond.arrays import Ints, Mask, new_values, ordered, places_among, repeated
 from millpond.plan.groups.plan import GroupPlan, Measure, QueryPlan
 from millpond.runtime.windows.closing import Closing
-from millpond.runtime.windows.combine import Extremes
+from millpond.runtime.windows.combine import ColumnValues
 from millpond.runtime.windows.combine_by_filter import SignedBlock
 from millpond.state.keys.filter_signatures import Ranks, Signatures
 from millpond.state.layout.cells import word_names, words_of
@@ -46,7 +46,7 @@ class Runs(NamedTuple):
     until: Ints
     windows: Ints
     slots: Ints
-    columns: dict[str, Extremes]
+    columns: dict[str, ColumnValues]
 
 
 class Chains:
@@ -107,7 +107,7 @@ class Chains:
         rows, at = rows[order], at[order]
         panes = np.repeat(np.arange(len(block.bounds) - 1, dtype=np.int32), np.diff(block.bounds))
         taken = {name: column[rows] for name, column in block.columns.items()}
-        by_filter: dict[tuple[str, int], dict[str, Extremes]] = {}
+        by_filter: dict[tuple[str, int], dict[str, ColumnValues]] = {}
         for measure, by in self._of:
             if (measure.base.id, by) not in by_filter:
                 columns = {name: column for name, column in taken.items() if name.partition(":")[0] == measure.base.id}
@@ -121,8 +121,8 @@ class Chains:
         of, (slots, places) = of[starts], np.divmod(codes[starts], len(self.order))
         begins = new_values(self._chain[places]) | new_values(slots) | new_values(of)
         groups = _Groups(starts, len(rows), begins)
-        values: dict[tuple[str, int], dict[str, Extremes]] = {}
-        columns: dict[str, Extremes] = {}
+        values: dict[tuple[str, int], dict[str, ColumnValues]] = {}
+        columns: dict[str, ColumnValues] = {}
         for measure, by in self._of:
             base = measure.base.id, by
             if base not in values:
@@ -167,7 +167,7 @@ class _Entered(NamedTuple):
 
     codes: Ints
     panes: npt.NDArray[np.int32]
-    columns: dict[tuple[str, int], dict[str, Extremes]]
+    columns: dict[tuple[str, int], dict[str, ColumnValues]]
 
 
 def _entries(ranks: Ranks, ladders: Ints, steps: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
@@ -191,7 +191,7 @@ def _entries(ranks: Ranks, ladders: Ints, steps: Ints, starts: Ints, ends: Ints)
     return rows[some], ends[chains[some]] - held[some]
 
 
-def _only(mine: Mask, columns: Mapping[str, Extremes]) -> dict[str, Extremes]:
+def _only(mine: Mask, columns: Mapping[str, ColumnValues]) -> dict[str, ColumnValues]:
     """Copies of the columns, with values that change no result in the rows that are not `mine`."""
     kept = {name: column.copy() for name, column in columns.items()}
     for name, column in kept.items():
@@ -231,7 +231,7 @@ class _Groups:
         self._nth = np.arange(len(starts)) - first
         self._rows = int((self._ends - self._from).max(initial=0))
 
-    def of(self, measure: str, columns: Mapping[str, Extremes]) -> dict[str, Extremes]:
+    def of(self, measure: str, columns: Mapping[str, ColumnValues]) -> dict[str, ColumnValues]:
         """The running sums or extremes of the columns of a measure."""
         words = words_of(measure, columns)
         if words and self._rows > _ADDED_AT_ONCE:
@@ -252,7 +252,7 @@ class _Groups:
         rule.ufunc.accumulate(column, out=total[1:])
         return np.asarray(rule.inverse(total[self._ends], total[self._from]))
 
-    def _doubled(self, rule: MergeRule, column: Extremes) -> Extremes:
+    def _doubled(self, rule: MergeRule, column: ColumnValues) -> ColumnValues:
         """Merges each group, then by doubling: after k steps, 2**k groups up to each (Hillis, Steele 1986)."""
         if not self._alone:
             column = merged_runs(rule, column, self._starts)

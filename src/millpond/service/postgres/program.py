@@ -24,7 +24,7 @@ from millpond.errors import BusyError
 from millpond.service.postgres.connection import Connection, Entrance
 from millpond.service.postgres.pond_tables import PondTables
 from millpond.service.postgres.session import Session
-from millpond.service.server.connection_limits import Door, origin_of
+from millpond.service.server.connection_limits import CountingSocket, origin_of
 from millpond.service.server.guard import DEFAULT, GUESS_COSTS, Rates
 
 MEMORY_BYTES = 4 << 30
@@ -65,24 +65,24 @@ class Task(msgspec.Struct, frozen=True):
 class PostgresServer:
     """Accepts connections, each in a thread of its own."""
 
-    def __init__(self, task: Task, tables: PondTables, door: Door) -> None:
+    def __init__(self, task: Task, tables: PondTables, listener: CountingSocket) -> None:
         tls = None
         if task.certificate is not None:
             tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             tls.load_cert_chain(task.certificate, task.key)
-        self._tables, self._door = tables, door
+        self._tables, self._listener = tables, listener
         self._rates, self._lock = Rates(DEFAULT), threading.Lock()
         self._open: dict[bytes, Connection] = {}
         self._entrance = Entrance(task.token, tls, task.loopback, self._admit, self._fine, self._trust)
 
     def serve(self) -> None:
         """Serve until the listening socket is closed."""
-        self._door.listen()
+        self._listener.listen()
         while True:
             try:
-                client, peer = self._door.accept()
+                client, peer = self._listener.accept()
             except OSError as error:
-                if self._door.fileno() < 0:
+                if self._listener.fileno() < 0:
                     return
                 _log.warning("a PostgreSQL connection was not accepted: %s", error)
                 sleep(_PAUSE_SECONDS)
@@ -126,7 +126,7 @@ class PostgresServer:
             self._rates.fine(origin_of(address), GUESS_COSTS)
 
     def _trust(self, client: tuple[str, int]) -> None:
-        self._door.strangers.trust(client)
+        self._listener.strangers.trust(client)
 
 
 def main(line: bytes, wait: Callable[[], object]) -> None:
@@ -138,8 +138,8 @@ def main(line: bytes, wait: Callable[[], object]) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
     os.nice(_NICE)
     threading.stack_size(_STACK_BYTES)
-    with Door.of(socket.socket(fileno=task.listener)) as door:
-        server = PostgresServer(task, PondTables(task.folder, task.store), door)
+    with CountingSocket.of(socket.socket(fileno=task.listener)) as listener:
+        server = PostgresServer(task, PondTables(task.folder, task.store), listener)
         threading.Thread(target=server.serve, daemon=True).start()
         wait()
 

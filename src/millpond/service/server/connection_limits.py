@@ -98,14 +98,14 @@ def bound_socket(host: str, port: int) -> socket.socket:
     return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
 
 
-class Door(socket.socket):
+class CountingSocket(socket.socket):
     """A listening socket that counts the connections it accepts."""
 
     strangers: Strangers
     _pause: threading.Event
 
     @classmethod
-    def of(cls, listener: socket.socket) -> Door:
+    def of(cls, listener: socket.socket) -> CountingSocket:
         """Take over a bound socket."""
         made = cls(fileno=listener.detach())
         made.strangers, made._pause = Strangers(), threading.Event()

@@ -16,7 +16,7 @@ import uvicorn
 from starlette.middleware.cors import CORSMiddleware
 
 from millpond.connections import is_loopback, unencrypted
-from millpond.control.checks.brokers import closed_brokers
+from millpond.control.checks.brokers import unreachable_brokers
 from millpond.control.commands.autoscale import Autoscaler
 from millpond.control.commands.command_log import is_json, log_epoch
 from millpond.control.commands.interrupts import interrupts
@@ -37,7 +37,13 @@ from millpond.service.api.service_files import Leader, Places, places_of
 from millpond.service.api.sessions import Sessions
 from millpond.service.server.app import WHO, make_app
 from millpond.service.server.browser.sign_in import Entrance
-from millpond.service.server.connection_limits import ACCEPTED_AT_ONCE, Door, IdleTimeout, Strangers, bound_socket
+from millpond.service.server.connection_limits import (
+    ACCEPTED_AT_ONCE,
+    CountingSocket,
+    IdleTimeout,
+    Strangers,
+    bound_socket,
+)
 from millpond.service.server.epoch_lines import EpochLines
 from millpond.service.server.gauges import Gauges
 from millpond.service.server.guard import HEAD_BYTES, Application, Guard, Limits
@@ -245,7 +251,7 @@ class _Process:
         )  # fmt: skip
         given_parameters(pond, settings.folder, settings.parameters)
         pond.load(settings.text, queries=False)
-        for note in closed_brokers(pond.streams):
+        for note in unreachable_brokers(pond.streams):
             self._say(str(note))
         self._pond, self._autoscaler = pond, None if settings.autoscale is None else Autoscaler(settings.autoscale)
         pass_by_what_is_loaded()  # now, rather than while a standby takes over
@@ -317,7 +323,7 @@ def known_names(web: Web) -> frozenset[str]:
 
 
 @contextmanager
-def _bound(web: Web, wanted: int = 0) -> Iterator[Door]:
+def _bound(web: Web, wanted: int = 0) -> Iterator[CountingSocket]:
     """A listening socket; opened before anything slow, so that a port in use is reported at once.
 
     If any port is allowed, it is `wanted` if that one is free.
@@ -332,12 +338,14 @@ def _bound(web: Web, wanted: int = 0) -> Iterator[Door]:
     except OSError as error:
         cure = "Choose another port with --listen."
         raise SetupError(f"{web.host}:{web.port} cannot be served at: {error}.", cure) from error
-    with Door.of(listener) as door:
-        yield door
+    with CountingSocket.of(listener) as counting:
+        yield counting
 
 
 @contextmanager
-def _answering(app: Application, web: Web, listener: Door, end: Callable[[], None] = lambda: None) -> Iterator[None]:
+def _answering(
+    app: Application, web: Web, listener: CountingSocket, end: Callable[[], None] = lambda: None
+) -> Iterator[None]:  # fmt: skip
     """Answer requests in a separate thread; on exit, running requests are completed first.
 
     `end`: ends the requests that would last for ever.

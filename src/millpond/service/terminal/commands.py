@@ -189,7 +189,7 @@ def _changes(app: typer.Typer) -> None:
         checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False,
     ) -> None:  # fmt: skip
         """Add a query to a served pond, from the next epoch on."""
-        with client(checkpoint, url, token, ca) as pond, _telling(pond, "backfill") if backfill else nullcontext():
+        with client(checkpoint, url, token, ca) as pond, _log_progress(pond, "backfill") if backfill else nullcontext():
             done = pond.add(
                 name, selected(text), sink=sink, serve=serve, late=late, emit=emit,
                 correct_for=correct_for, deduplicate=deduplicate or (), deduplicate_within=deduplicate_within,
@@ -256,7 +256,7 @@ def _relocate(app: typer.Typer) -> None:
         as_json: Json = False,
     ) -> None:  # fmt: skip
         """Move served rows to a store that `serve --shard` allows."""
-        with client(checkpoint, url, token, ca) as pond, _telling(pond, "move"):
+        with client(checkpoint, url, token, ca) as pond, _log_progress(pond, "move"):
             done = pond.relocate(what, to, dry_run=dry_run)
         _show(done, as_json)
 
@@ -285,7 +285,7 @@ def shards_of(text: str) -> int | tuple[str, ...]:
     return int(text) if text.isdecimal() else tuple(filter(None, text.replace(" ", "").split(",")))
 
 
-_SAYS = {
+_HELP = {
     "drop": "Drop a query and free its state.",
     "pause": "Stop emitting the rows of a query. Rows that are due before resume are never emitted.",
     "resume": "Emit the rows of a paused query again.",
@@ -296,8 +296,8 @@ _SAYS = {
 
 
 def _state_change(app: typer.Typer, kind: str) -> None:
-    @app.command(kind, help=_SAYS[kind])
-    def move(
+    @app.command(kind, help=_HELP[kind])
+    def change_state(
         name: Name, dry_run: DryRun = False, checkpoint: Folder = None, url: Url = None, token: Token = None,
         ca: Trusted = None, as_json: Json = False,
     ) -> None:  # fmt: skip
@@ -424,7 +424,7 @@ def _parameters() -> typer.Typer:
     param = typer.Typer(help="List, set and feed live parameters.", no_args_is_help=True, rich_markup_mode=None)
 
     @param.command("list")
-    def shown(
+    def list_parameters(
         checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False
     ) -> None:
         """List the live parameters and their values."""
@@ -443,7 +443,7 @@ def _parameters() -> typer.Typer:
                 _show(pond.param(name, value), as_json)
 
     @param.command("feed")
-    def fed(
+    def feed(
         name: str, source: Annotated[str, typer.Option("--from", metavar="QUERY.COLUMN", help="Whose rows feed it.")],
         checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False,
     ) -> None:  # fmt: skip
@@ -471,7 +471,7 @@ def _lines(found: object, as_json: bool, lines: Iterable[str], none: str = "") -
 
 
 @contextmanager
-def _telling(pond: Client, follower: str) -> Iterator[None]:
+def _log_progress(pond: Client, follower: str) -> Iterator[None]:
     """Print the progress of a waiting change on standard error, whenever its note in the status changes."""
     ended, said = threading.Event(), ""
 

@@ -17,7 +17,7 @@ from millpond.model.stream import Stream
 from millpond.model.windows import Keeps, Sliding, Window
 from millpond.plan.groups.distinct import Timing
 from millpond.spark.analysis.grouping.row_patterns import PatternNote
-from millpond.spark.analysis.grouping.window_rows import exploded_windows, refuse_noted
+from millpond.spark.analysis.grouping.window_rows import exploded_windows, ungrouped_window_error
 from millpond.spark.analysis.joins.plan_nodes import renamed
 from millpond.spark.analysis.steps.step_boundaries import REPEATS, child_of, cut_below, numbers_events
 from millpond.spark.analysis.windows import is_noted, time_and_session, time_and_window
@@ -244,7 +244,7 @@ def read_input_plan(
             aliases = [column for column in computed_in(node) if kind_of(column) == "Alias"]
             found_windows = {} if emitted else _projected_windows(catalyst, aliases)
             if emitted and any(window_mark(alias) and is_noted(alias) for alias in aliases):
-                raise refuse_noted()
+                raise ungrouped_window_error()
             layer = [alias for alias in aliases if id_of(alias) not in found_windows]
             layers.append(layer)
             definitions.update((id_of(alias), alias) for alias in layer)

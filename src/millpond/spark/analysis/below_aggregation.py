@@ -20,7 +20,7 @@ from millpond.model.windows import Session, Sliding, Window
 from millpond.plan.groups.distinct import Timing, distinct_rows
 from millpond.spark.analysis.aggregation_input import InputPlan, timing_of
 from millpond.spark.analysis.expressions import Translator, all_true, raises_as
-from millpond.spark.analysis.grouping.window_rows import refuse_noted
+from millpond.spark.analysis.grouping.window_rows import ungrouped_window_error
 from millpond.spark.analysis.input_streams import QueryInput
 from millpond.spark.analysis.query_terms import Extraction
 from millpond.spark.analysis.result_expressions import can_emit
@@ -88,7 +88,7 @@ class InputTranslator:
         """The stateless query for a plan without an aggregation."""
         terms = self._terms
         if terms.window is not None and not isinstance(terms.window, Sliding):
-            raise refuse_noted()
+            raise ungrouped_window_error()
         if terms.serve:
             raise UnsupportedQuery(
                 f"{terms.name} has no key, so it has no latest row per key to serve.", "Group it by a key and a window."

@@ -53,7 +53,7 @@ class Function(NamedTuple):
     batches: Batches
 
 
-class Looked(NamedTuple):
+class KeyedLookup(NamedTuple):
     """A keyed table joined LEFT OUTER.
 
     `keys` refer to attributes by their names, and are in the order of the table's keys. `columns` gives the table's
@@ -80,7 +80,7 @@ class Branch(NamedTuple):
     time: str | None = None
 
 
-AnySide: TypeAlias = Side | Elements | Function | Looked
+AnySide: TypeAlias = Side | Elements | Function | KeyedLookup
 
 
 class Derived(NamedTuple):
@@ -109,7 +109,7 @@ def time_sources(derived: Derived, event_time: str) -> dict[str, str]:
     return found
 
 
-def equally_timed(derived: Derived, event_time: str, others: Iterable[tuple[Derived, str]]) -> dict[str, str]:
+def stream_with_equal_times(derived: Derived, event_time: str, others: Iterable[tuple[Derived, str]]) -> dict[str, str]:
     """The first of other derived streams whose events have the times of all events of `derived`, with its event time.
 
     Both compute the time by equal expressions of one base stream, and the other one has a row for each of its events.
@@ -146,14 +146,14 @@ def _expressions(sides: Iterable[AnySide]) -> Iterator[JavaObject]:
             yield side.condition
         elif isinstance(side, Elements):
             yield side.array
-        elif isinstance(side, Looked):
+        elif isinstance(side, KeyedLookup):
             yield from side.keys
 
 
 def keyed_columns(branches: Iterable[Branch]) -> tuple[str, ...]:
     """The columns that are the row of the only keyed table of the only branch, see `Stream.keyed`; () if not so."""
     branch, *more = branches
-    looked = [side for side in branch.sides if isinstance(side, Looked)]
+    looked = [side for side in branch.sides if isinstance(side, KeyedLookup)]
     if more or len(looked) != 1:
         return ()
     [side] = looked
@@ -194,7 +194,7 @@ def _side_text(side: AnySide) -> str:
         return f" through {side.batches.reference} ({side.batches.digest})"
     if isinstance(side, Elements):
         return f" LATERAL VIEW OUTER {side.kind.lower()}({side.text or side.array.sql()})"
-    if isinstance(side, Looked):
+    if isinstance(side, KeyedLookup):
         table = side.keyed.reader.table
         return f" LEFT JOIN {table.form} {table.key} ({table.digest}) BY {', '.join(key.sql() for key in side.keys)}"
     kind = "EXISTENCE" if side.existence else "LEFT"
@@ -211,7 +211,7 @@ def side_tree(catalyst: Catalyst, side: AnySide) -> list[object]:
         return ["map", side.batches.reference, side.batches.digest, side.batches.makes.simpleString()]
     if isinstance(side, Elements):
         return [side.kind, tree(side.array)]
-    if isinstance(side, Looked):
+    if isinstance(side, KeyedLookup):
         return ["keyed", side.keyed.reader.table.digest, list(side.columns), [tree(key) for key in side.keys]]
     found: list[object] = [relation_tree(catalyst, side.plan), tree(side.condition)]
     return ["exists", *found] if side.existence else found

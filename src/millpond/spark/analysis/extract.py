@@ -40,7 +40,7 @@ from millpond.spark.analysis.result_expressions import check_window_time, inline
 from millpond.spark.analysis.steps.inputs import StepContext
 from millpond.spark.analysis.steps.repeats_below import RepeatsBelow
 from millpond.spark.analysis.steps.row_windows import grouped_rows, has_windows, row_column
-from millpond.spark.analysis.steps.step_boundaries import ids_in, ids_of
+from millpond.spark.analysis.steps.step_boundaries import output_ids, referenced_ids
 from millpond.spark.catalyst.cures import CLAUSES, without_time
 from millpond.spark.catalyst.private_names import (
     JavaObject,
@@ -76,7 +76,7 @@ def extract_query(context: StepContext, plan: JavaObject) -> Extraction:
             what, cure = CLAUSES[kind_of(plan)]
             raise UnsupportedQuery(f"The query ends in {what}, which is not supported.", cure)
         input_plan = read_input_plan(catalyst, whole, emitted=True)
-        source = context.source(input_plan, ids_of(whole), timed=input_plan.time_of_repeats() is not None)
+        source = context.source(input_plan, output_ids(whole), timed=input_plan.time_of_repeats() is not None)
         reader = InputTranslator(context, source, input_plan)
         return (reader.select if input_plan.repeats is None else reader.distinct)(outputs(whole))
     if is_pivot(plan):
@@ -90,7 +90,7 @@ def extract_query(context: StepContext, plan: JavaObject) -> Extraction:
         input_plan = read_input_plan(catalyst, sets.below, cut_at_repeats=True)
     needed = set[int]()
     if input_plan.is_step:  # only inner queries leave columns out
-        needed = ids_in([plan]) if sets.id is None else ids_of(sets.below)
+        needed = referenced_ids([plan]) if sets.id is None else output_ids(sets.below)
     return Reader(context, context.source(input_plan, needed), input_plan).read(plan, above, sets)
 
 

@@ -45,14 +45,14 @@ from millpond.spark.analysis.derived_streams import (
     Derived,
     Elements,
     Function,
-    Looked,
+    KeyedLookup,
     Side,
     branch_text,
     is_harmless,
     keyed_columns,
     side_tree,
 )
-from millpond.spark.analysis.steps.step_boundaries import rows_not_seen
+from millpond.spark.analysis.steps.step_boundaries import unseen_rows_error
 from millpond.spark.catalyst.data_types import field_of
 from millpond.spark.catalyst.private_names import (
     Catalyst,
@@ -269,7 +269,7 @@ class _Deriver:
             ran = self._catalyst.present(mapped.marker)
             return [BranchPath(leaf.child(), [], joins, [ran], names_of(leaf.child(), joins))]
         if kind_of(leaf) != "Union":
-            raise rows_not_seen("united")
+            raise unseen_rows_error("united")
         ways = []
         for child in children(leaf):
             if not child.isStreaming():
@@ -403,7 +403,7 @@ class _Deriver:
                 continue
             if isinstance(met, KeyedPartner):
                 keys = tuple(self._over_names(path, key) for key in expression)
-                sides.append(Looked(name, met.keyed, names, met.columns, keys))
+                sides.append(KeyedLookup(name, met.keyed, names, met.columns, keys))
                 continue
             over = self._over_names(path, expression)
             if isinstance(met, GeneratedRows):

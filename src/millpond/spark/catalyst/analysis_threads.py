@@ -1,7 +1,8 @@
 """Runs the analyses of queries with a time limit, each in a thread of its own.
 
-A thread cannot be killed. So an analysis that was given up ends itself at the next node that it visits (`check`), and
-does not store its results (`keeping`). Until then it holds no lock that others wait for.
+A thread cannot be killed. So an analysis that was given up ends itself at the next node that it visits
+(`raise_if_abandoned`), and does not store its results (`storing_results`). Until then it holds no lock that others wait
+for.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class Analyses:
         )
 
 
-def check() -> None:
+def raise_if_abandoned() -> None:
     """Return unless this thread runs an analysis that was given up.
 
     Raises:
@@ -113,7 +114,7 @@ def check() -> None:
 
 
 @contextmanager
-def keeping() -> Iterator[None]:
+def storing_results() -> Iterator[None]:
     """A context in which an analysis stores its results; it cannot be given up meanwhile.
 
     Raises:
@@ -123,7 +124,7 @@ def keeping() -> Iterator[None]:
     if analysis is not None:
         with analysis.gate:
             analysis.keeps = not analysis.given_up
-        check()
+        raise_if_abandoned()
     try:
         yield
     finally:

@@ -23,7 +23,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 from pyspark.sql.types import StructType
 from pyspark.sql.udf import UserDefinedFunction
 
-from millpond.spark.catalyst.analysis_threads import check
+from millpond.spark.catalyst.analysis_threads import raise_if_abandoned
 from millpond.spark.catalyst.data_types import calendar_us, type_text
 from millpond.spark.catalyst.text_span import TextSpan
 from millpond.spark.driver_classes.catalyst_trees import load_with, loader_of
@@ -68,7 +68,7 @@ def once(node: JavaObject, name: str, read: Callable[[JavaObject], T]) -> T:
 
 def kind_of(node: JavaObject) -> str:
     """The simple class name of a node: `Aggregate`, `EqualTo`, …"""
-    check()
+    raise_if_abandoned()
     return once(node, "_kind", _kind)
 
 

@@ -371,11 +371,11 @@ class Driver:
                 packets = packets_of(spark, others, files.task, read.task, open_files)
                 found = deltas_of(packets, task, open_files, hosts, self._evaluate)
                 if not isinstance(found, Obstacle):
-                    self._advisers.files.succeeded(files)
+                    self._advisers.files.note_success(files)
                     return found
                 if not files.reads(found.source):
                     return found
-                self._advisers.files.refused(files, found)
+                self._advisers.files.note_obstacle(files, found)
                 files = None  # another attempt does not meet the obstacle again
             packets = packets_of(spark, None if rows is None else read.rows(rows), None, read.task, open_files)
             return deltas_of(packets, task, open_files, hosts, self._evaluate)
@@ -383,10 +383,10 @@ class Driver:
         def attempt() -> list[tuple[Receipt, bytes]]:
             try:
                 while isinstance(found := result(), Obstacle):
-                    if found.source in by_spark or not self._advisers.texts.refused(found):
+                    if found.source in by_spark or not self._advisers.texts.note_obstacle(found):
                         raise CorruptError(f"Spark's rows cannot be gathered: {found.why}.", "Run the batch again.")
                     by_spark.append(found.source)
-                self._advisers.texts.succeeded()
+                self._advisers.texts.note_success()
                 return found
             except (PySparkException, Py4JError) as error:
                 known = explained(error)

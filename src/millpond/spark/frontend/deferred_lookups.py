@@ -10,7 +10,7 @@ from millpond.model.selection import AnyQuery
 from millpond.model.stream import TAKEN, Field
 from millpond.plan.options.keyed_lookups import why_by_readers
 from millpond.runtime.task.column_layout import LookedColumn, OwnerLookup
-from millpond.spark.analysis.derived_streams import Looked
+from millpond.spark.analysis.derived_streams import KeyedLookup
 from millpond.spark.reading.read_frame import WantedStream
 from millpond.spark.sources.redis_tables import ALIVE
 
@@ -24,7 +24,7 @@ def by_owners(want: WantedStream, queries: Iterable[AnyQuery], watched: str | No
     if derived is None or why_by_readers(stream, queries, watched) is not None:
         return want
     [branch] = derived.branches
-    side = next(side for side in branch.sides if isinstance(side, Looked))
+    side = next(side for side in branch.sides if isinstance(side, KeyedLookup))
     table, keyed = side.keyed.reader.table, {*stream.keyed_columns}
     found = {side.name: "partner"} | {
         name: "alive" if of == ALIVE else of for name, of in zip(side.names, side.columns, strict=True)

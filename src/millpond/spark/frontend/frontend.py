@@ -31,7 +31,7 @@ from millpond.spark.analysis.live_parameters import marked
 from millpond.spark.analysis.properties import Mode, Repeats, ttl_us
 from millpond.spark.analysis.query_terms import Extraction, OutputOptions, Terms, leaving_of, options_again
 from millpond.spark.analysis.windows import Twin, tumbling_twin
-from millpond.spark.catalyst.analysis_threads import keeping
+from millpond.spark.catalyst.analysis_threads import storing_results
 from millpond.spark.catalyst.private_names import analysed
 from millpond.spark.catalyst.quiet_errors import unlogged
 from millpond.spark.catalyst.refusals import check_streaming, not_stored, placed, spark_refusal, within
@@ -107,7 +107,7 @@ class FrontEnd(DeclaredRelations):
             raise QueryTypeError(
                 f"{name} is both a query and a temporary view of the session.", "Drop or rename the view."
             )
-        with keeping(), self.lock:
+        with storing_results(), self.lock:
             upstreams = self._upstreams(queries, judged.relations, others)
         try:
             plain = self._functions.without_filters(text, judged.calls)
@@ -299,7 +299,7 @@ class FrontEnd(DeclaredRelations):
         query = leaving.of(self._catalyst, found.query, found)
         check_sink(f"The sink of {query.name}", query.sink)
         check_sink(f"The folder of late rows of {query.name}", query.late_sink)
-        with keeping(), self.lock:
+        with storing_results(), self.lock:
             self.homes[query.name] = os.getcwd()
             for step in (*found.inner, found):
                 self._keep(step)

@@ -58,7 +58,7 @@ _SETTINGS = {
     "json": _OF_TEXTS,
     "csv": _OF_TEXTS,
 }
-"""By format, the settings of Spark with which both readers agree; for JSON and CSV, see also `sources.text_parsing_choice`."""
+"""By format, the settings of Spark with which both readers agree; for JSON and CSV, see also `parses_alike`."""
 
 Readers = Mapping[str, "FileRows | str"]
 """By source, in the order of the frame: how gather tasks read its files, or why Spark reads it."""
@@ -210,7 +210,7 @@ class ArrowFiles:
         parts = (tuple(one.part for one in sorted(some, key=lambda one: one.order)) for _, _, some in sorted(bins))
         return FileTask(sources, tuple(part for part in parts if part))
 
-    def refused(self, files: ChosenFiles, obstacle: Obstacle) -> None:
+    def note_obstacle(self, files: ChosenFiles, obstacle: Obstacle) -> None:
         """Note that gather tasks have met an obstacle in one of these files.
 
         Spark reads all streams in this epoch, and the stream of the obstacle in some later epochs.
@@ -221,7 +221,7 @@ class ArrowFiles:
             state.attempts.why = f"the stream {obstacle.source} could not be read with Arrow"
         self._states[obstacle.source].attempts.failed(obstacle.why)
 
-    def succeeded(self, files: ChosenFiles) -> None:
+    def note_success(self, files: ChosenFiles) -> None:
         """Note that gather tasks have read these files."""
         for rows in files.task.sources:
             self._states[rows.source].attempts.succeeded()

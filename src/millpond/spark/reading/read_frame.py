@@ -33,7 +33,7 @@ from millpond.spark.analysis.derived_streams import (
     Derived,
     Elements,
     Function,
-    Looked,
+    KeyedLookup,
     Side,
     is_harmless,
     limited_names,
@@ -337,7 +337,7 @@ class _Base:
                 more, rows = self._elements(number, copy, side, values, rows)
                 values |= more
                 continue
-            if isinstance(side, Looked):
+            if isinstance(side, KeyedLookup):
                 values |= self._met(number, copy, side, values)
                 continue
             if side.existence:
@@ -387,7 +387,7 @@ class _Base:
         self._frame = self._frame.select("*", self._catalyst.column(exists).alias(side.name))
         return items(analysed(self._frame).output())[-1]
 
-    def _met(self, number: int, copy: _Copy, side: Looked, values: dict[str, JavaObject]) -> dict[str, JavaObject]:
+    def _met(self, number: int, copy: _Copy, side: KeyedLookup, values: dict[str, JavaObject]) -> dict[str, JavaObject]:
         """Join each row with its row of a keyed table; return the columns of the table by name."""
         keys = [self._catalyst.column(self._safe(key, values, copy.want.stream.name)) for key in side.keys]
         if self._which is not None:

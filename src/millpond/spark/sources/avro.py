@@ -52,7 +52,7 @@ class _Decoded(NamedTuple):
     kind: StructType
 
 
-def of_avro(
+def parse_avro(
     records: DataFrame, stream: Stream, declared: StructType, options: Mapping[str, str], empty: Column
 ) -> Parsed:
     """Parse values in Avro into the declared columns; `empty` is the reason why a record without a value is malformed.
@@ -74,7 +74,7 @@ def of_avro(
     records = with_number(records)
     every: list[list[Column]] = []
     reason = empty.when(F.col(NUMBER).isNull(), F.lit(NO_NUMBER))
-    schemas, patient = registered(options)
+    schemas, fetches_unknown = registered(options)
     for number, schema in schemas.items():
         mine = F.col(NUMBER) == number
         try:
@@ -88,7 +88,8 @@ def of_avro(
         records = decoded.records
         every.append(columns)
         reason = reason.when(mine, why)
-    reason = reason.when(~F.col(NUMBER).isin(list(schemas)) if schemas else F.lit(True), _unknown(stream, patient))
+    is_unknown = ~F.col(NUMBER).isin(list(schemas)) if schemas else F.lit(True)
+    reason = reason.when(is_unknown, _unknown(stream, fetches_unknown))
     nothing = [F.lit(None).cast(field.dataType) for field in declared.fields]
     merged = [
         F.coalesce(*some).alias(field.name)
@@ -141,9 +142,11 @@ def _columns(found: _Decoded, declared: StructType, strict: bool) -> tuple[list[
     return columns, reason if misfit is None or not strict else reason.when(misfit, F.lit(NO_FIT))
 
 
-def _unknown(stream: Stream, patient: bool) -> Column:
-    """The handling of an unknown schema: raise, and the driver requests it (`patient`), or the record is malformed."""
-    if not patient:
+def _unknown(stream: Stream, fetches_unknown: bool) -> Column:
+    """The handling of an unknown schema: with `fetches_unknown`, raise, so that the driver requests it; otherwise the
+    record is malformed.
+    """
+    if not fetches_unknown:
         return F.concat(F.lit("the schema "), F.col(NUMBER).cast("string"), F.lit(f" {NOT_THERE}"))
     error = UnknownSchemaError.met(stream.name, "{}")
     error.flattened = True

@@ -56,8 +56,8 @@ class Messages(NamedTuple):
     invalid).
 
     `message` is the full name of the only expected message; None means the message that each value names. With
-    `patient`, an unknown schema raises an error by which it is requested; otherwise a value that names one is
-    malformed.
+    `fetches_unknown`, an unknown schema raises an error, so that the driver requests it; otherwise a value that names
+    one is malformed.
     """
 
     stream: str
@@ -65,7 +65,7 @@ class Messages(NamedTuple):
     schemas: dict[int, ProtoSchema | str]
     message: str | None
     strict: bool
-    patient: bool
+    fetches_unknown: bool
     to: pa.StructType
 
     def __call__(self, values: pa.Array) -> pa.StructArray:
@@ -118,7 +118,7 @@ class Messages(NamedTuple):
         found = []
         for n, key in enumerate(keys.tolist()):
             which = key[0]
-            if which not in self.schemas and self.patient:
+            if which not in self.schemas and self.fetches_unknown:
                 raise UnknownSchemaError.met(self.stream, which)
             own = (place.ravel() == n) & (begin >= 0)
             schema = self.schemas.get(which, _schema_error(which, NOT_THERE))
@@ -135,7 +135,7 @@ class Messages(NamedTuple):
         return found
 
 
-def of_protobuf(
+def parse_protobuf(
     records: DataFrame, stream: Stream, declared: StructType, options: Mapping[str, str], empty: Column
 ) -> Parsed:
     """Parse messages into the declared columns; `empty` is the reason why a record without a value is malformed.
@@ -146,10 +146,10 @@ def of_protobuf(
     """
     to = pa.struct(list(to_arrow_schema(declared, timezone="UTC")))
     library(*_LIBRARY)
-    known, patient = registered(options) if numbered(options) else ({}, False)
+    known, fetches_unknown = registered(options) if numbered(options) else ({}, False)
     schemas = {number: _read(number, schema) for number, schema in known.items()}
     file = None if numbered(options) else _of_file(stream, options, to)
-    messages = Messages(stream.name, file, schemas, options.get("message"), is_strict(options), patient, to)
+    messages = Messages(stream.name, file, schemas, options.get("message"), is_strict(options), fetches_unknown, to)
     kinds = [StructField(f"c{n}", field.dataType) for n, field in enumerate(declared.fields)]
     # Otherwise Spark may call the function twice, once for a filter that it pushes down.
     function = UserDefinedFunction(

@@ -144,7 +144,7 @@ class TextReading:
                 self._tried.add(name)
         return found
 
-    def refused(self, obstacle: Obstacle) -> bool:
+    def note_obstacle(self, obstacle: Obstacle) -> bool:
         """Note that the gather has met an obstacle in a stream, whose texts Spark parses in this epoch.
 
         Returns False if it has not tried to parse them.
@@ -157,7 +157,7 @@ class TextReading:
         self._tried.remove(obstacle.source)
         return True
 
-    def succeeded(self) -> None:
+    def note_success(self) -> None:
         """Note that the gather has parsed the texts of the epoch's other streams."""
         for name in self._tried:
             self._states[name].attempts.succeeded()

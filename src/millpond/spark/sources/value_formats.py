@@ -17,9 +17,9 @@ from millpond.errors import QueryRefused, QueryTypeError, UnsupportedQuery
 from millpond.model.stream import Field, Stream
 from millpond.runtime.gather.text_events import NO_PARSE, NO_VALUE
 from millpond.spark.catalyst.data_types import schema_of
-from millpond.spark.sources.avro import of_avro
+from millpond.spark.sources.avro import parse_avro
 from millpond.spark.sources.convert_values import Parsed, is_strict, padded
-from millpond.spark.sources.protobuf import of_protobuf
+from millpond.spark.sources.protobuf import parse_protobuf
 from millpond.spark.sources.value_schemas import (
     NO_NUMBER,
     NUMBER,
@@ -115,9 +115,9 @@ def parsed(records: DataFrame, stream: Stream, fields: tuple[Field, ...], option
     if form == "raw":
         made = Parsed(records, [value.cast(declared[0].dataType).alias(fields[0].name)], empty)
     elif form == "avro":
-        made = of_avro(records, stream, declared, options, empty)
+        made = parse_avro(records, stream, declared, options, empty)
     elif form == "protobuf":
-        made = of_protobuf(records, stream, declared, options, empty)
+        made = parse_protobuf(records, stream, declared, options, empty)
     else:
         made = _of_text(records, declared, options, empty)
     columns = zip(made.columns, fields, strict=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from millpond.control.checks import brokers
-from millpond.control.checks.brokers import WAITS_US, SilentBrokers, closed_brokers
+from millpond.control.checks.brokers import WAITS_US, BrokerWatch, unreachable_brokers
 from millpond.model.endpoints import Source
 from millpond.model.stream import Field, Stream
 
@@ -47,7 +47,7 @@ def test_a_broker_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pyt
         folder = Source("json", (("path", "x"),))
         streams = [Stream(name, (Field("a", "int"),), source) for name, source in {**options, "files": folder}.items()]
         with answering(server, lambda request: bytes(4) + request[8:12] + b"rest") as requests:
-            [note] = closed_brokers(streams)
+            [note] = unreachable_brokers(streams)
     assert int.from_bytes(requests[0][:4], "big") == len(requests[0]) - 4
     refused = f"127.0.0.1:{down} (Connection refused), a..b:1 ("
     assert str(note).startswith(f"[MP-SOURCE] No broker of down (connection down) can be reached: {refused}")
@@ -63,15 +63,15 @@ def test_a_broker_that_is_silent_is_found_while_spark_waits(tmp_path: Path, monk
         file.write_text(json.dumps({name: {"servers": address, "security": one} for name, one in security.items()}))
         monkeypatch.setenv("MILLPOND_CONNECTIONS", str(file))
         streams = [Stream(name, (Field("a", "int"),), Source("kafka", (("connection", name),))) for name in security]
-        watch = SilentBrokers(lambda: streams, lambda: now[0])
+        watch = BrokerWatch(lambda: streams, lambda: now[0])
         noted = []
         for now[0], waits in ((0, True), (WAITS_US, True), (WAITS_US + 1, True), (3 * WAITS_US, True)):
-            noted.append(len(watch(waits)))
+            noted.append(len(watch.observe(waits)))
         assert noted == [0, 0, 2, 0]
         for note, name in zip(watch.found, security, strict=True):
             what = f"No broker of {name} (connection {name}) can be reached: {address} (no answer in 0.05 s)."
             assert note.what == what and "keeps trying" in note.cure and "Ctrl-C" in note.cure
-        watch(False)
+        watch.observe(False)
         assert not watch.found
 
 
@@ -92,5 +92,5 @@ def test_a_server_that_is_no_broker_is_named(
         file.write_text(json.dumps({"proxy": {"servers": address, "security": security}}))
         monkeypatch.setenv("MILLPOND_CONNECTIONS", str(file))
         with answering(server, lambda _request: answer):
-            [note] = closed_brokers([Stream("tx", (Field("a", "int"),), Source("kafka", ()))])
+            [note] = unreachable_brokers([Stream("tx", (Field("a", "int"),), Source("kafka", ()))])
     assert note.what == f"No broker of tx can be reached: {address} ({why})."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millpond.control.pond.event_totals import EventCounts, Tally
+from millpond.control.pond.event_totals import EventCounts, EventTotals
 from millpond.log.records import EpochRecord
 
 
@@ -15,12 +15,12 @@ def epoch(n: int, late: int) -> EpochRecord:
 
 
 def test_a_tally_adds_epochs_up_and_names_the_worst() -> None:
-    tally = Tally()
-    assert tally.losses() == ""
+    tally = EventTotals()
+    assert tally.losses_line() == ""
     tally.add(epoch(1, 0))
-    assert tally.losses() == ""
+    assert tally.losses_line() == ""
     tally.add(epoch(2, 3))
-    assert tally.losses() == "late 3  dead 0  most of q in partition 1"
+    assert tally.losses_line() == "late 3  dead 0  most of q in partition 1"
     whole, partitions = tally.counts()["q"]
     assert whole == EventCounts(18, 15, 3, 0, 0)
     assert partitions == {"0": EventCounts(8, 8), "1": EventCounts(10, 7, 3)}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from millpond.control.pond.event_totals import EventCounts, QueryCounts, Tally
+from millpond.control.pond.event_totals import EventCounts, EventTotals, QueryCounts
 from millpond.control.pond.problems import (
     Problem,
     Problems,
@@ -76,7 +76,7 @@ def test_late_events_that_are_kept_fail_no_run() -> None:
 
 
 def test_a_problem_is_new_once() -> None:
-    problems, tally = Problems(), Tally()
+    problems, tally = Problems(), EventTotals()
 
     def epoch(found: EpochRecord, **missing: list[str]) -> list[str]:
         tally.add(found)
@@ -106,7 +106,7 @@ def test_a_quarantine_keeps_its_code_and_a_shadow_fails_no_run() -> None:
 
 def test_a_source_of_which_nothing_was_ever_read() -> None:
     read, nothing = record(0, read=3), record(0, rows=1)
-    tally = Tally()
+    tally = EventTotals()
 
     def silent(*records: EpochRecord) -> list[str]:
         log, spec = Records(*records), PondSpec.of((TX,), [Q], 1)

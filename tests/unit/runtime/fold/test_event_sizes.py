@@ -12,7 +12,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from kit.simulator.changing_pond import ChangingPond
-from millpond.kernels.bins import coarser
+from millpond.kernels.bins import coarser_bins
 from millpond.log.manifest import load
 from millpond.model.aggregates import PERCENTILE, Aggregate
 from millpond.model.expressions import Column, Expression, call, literal
@@ -73,7 +73,7 @@ def expected(asked: Query) -> int:
         window = second * SECOND // asked.window.size_us
         if (window + 1) * asked.window.size_us > LAST * SECOND and (asked.where is None or not value <= 700.0):
             fine = order_codes(np.array([value])) >> (52 - FINEST_BITS)
-            found.add((key, window, int(coarser(fine, bits_of(asked.aggregates[0]))[0])))
+            found.add((key, window, int(coarser_bins(fine, bits_of(asked.aggregates[0]))[0])))
     return len(found) * TALLY
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.runtime.task import numa
-from millpond.runtime.task.numa import Node, bind, is_off, on_node_of, parse_cpus, read_nodes, turns, usable
+from millpond.runtime.task.numa import Node, bind, is_off, nodes_in_turn, on_node_of, parse_cpus, read_nodes, usable
 
 TREES = {
     "one": {0: "0-1"},
@@ -70,7 +70,7 @@ def test_only_nodes_with_allowed_cpus_are_usable(tmp_path: Path) -> None:
 
 def test_equal_nodes_take_turns() -> None:
     nodes = tuple(Node(number, frozenset(range(4 * number, 4 * number + 4)), 0) for number in (0, 1, 8))
-    assert [node.number for node in turns(nodes)] == [0, 1, 8] * 4
+    assert [node.number for node in nodes_in_turn(nodes)] == [0, 1, 8] * 4
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=8), st.integers(1, 200))
@@ -80,7 +80,7 @@ def test_each_node_gets_instances_in_proportion_to_its_cpus(sizes: list[int], in
         Node(number, frozenset(range(start, start + size)), 0)
         for number, (start, size) in enumerate(zip(starts, sizes, strict=True))
     )
-    order = turns(nodes)
+    order = nodes_in_turn(nodes)
     given_to = Counter(order[instance % len(order)].number for instance in range(instances))
     for number, size in enumerate(sizes):
         assert abs(given_to[number] - instances * size / sum(sizes)) <= len(sizes)

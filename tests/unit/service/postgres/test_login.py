@@ -18,12 +18,12 @@ from millpond.service.postgres import connection, program
 from millpond.service.postgres.messages import PROTOCOL, TLS
 from millpond.service.postgres.pond_tables import PondTables
 from millpond.service.postgres.program import PostgresServer, Task
-from millpond.service.server.connection_limits import Door
+from millpond.service.server.connection_limits import CountingSocket
 
 TOKEN = "a-token-of-some-length"
 
 
-class CrowdedDoor(Door):
+class CrowdedSocket(CountingSocket):
     """A listening socket whose process has too many open files for a while."""
 
     refusals = 0
@@ -39,11 +39,11 @@ class Served:
     """The server of the endpoint in a thread of this process; it has no pond."""
 
     def __init__(self, folder: Path) -> None:
-        self.door = CrowdedDoor.of(socket.create_server(("127.0.0.1", 0)))
-        assert isinstance(self.door, CrowdedDoor)
-        self.port = self.door.getsockname()[1]
-        task = Task(str(folder), "lmdb", TOKEN, self.door.fileno(), True)
-        self.server = PostgresServer(task, PondTables(folder, "lmdb"), self.door)
+        self.listener = CrowdedSocket.of(socket.create_server(("127.0.0.1", 0)))
+        assert isinstance(self.listener, CrowdedSocket)
+        self.port = self.listener.getsockname()[1]
+        task = Task(str(folder), "lmdb", TOKEN, self.listener.fileno(), True)
+        self.server = PostgresServer(task, PondTables(folder, "lmdb"), self.listener)
         self.thread = threading.Thread(target=self.server.serve, daemon=True)
 
     def start(self) -> None:
@@ -61,8 +61,8 @@ class Served:
 def served(tmp_path: Path) -> Iterator[Served]:
     made = Served(tmp_path)
     yield made
-    with made.door:
-        made.door.shutdown(socket.SHUT_RDWR)
+    with made.listener:
+        made.listener.shutdown(socket.SHUT_RDWR)
     made.thread.join(60)
     assert not made.thread.is_alive()
 
@@ -74,7 +74,7 @@ def startup() -> bytes:
 
 def test_too_many_open_files_do_not_end_the_accepting(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "_PAUSE_SECONDS", 0.01)
-    served.door.refusals = 2
+    served.listener.refusals = 2
     served.start()
     with served.raw() as client:
         client.sendall(startup())

@@ -35,10 +35,10 @@ async def echo(_scope: Scope, receive: Receive, send: Send) -> None:
 @contextmanager
 def served(web: Web) -> Iterator[int]:
     """The port of an application behind the service's own guard and server."""
-    with process._bound(web) as door:
-        app = process._guarded(echo, TOKEN, web, door.strangers)
-        with process._answering(app, web, door):
-            yield door.getsockname()[1]
+    with process._bound(web) as listener:
+        app = process._guarded(echo, TOKEN, web, listener.strangers)
+        with process._answering(app, web, listener):
+            yield listener.getsockname()[1]
 
 
 class Flood:

@@ -8,7 +8,7 @@ import pytest
 
 from millpond.errors import BusyError, NotServingError, QueryRefused
 from millpond.spark.catalyst import analysis_threads
-from millpond.spark.catalyst.analysis_threads import Abandoned, Analyses, check, keeping
+from millpond.spark.catalyst.analysis_threads import Abandoned, Analyses, raise_if_abandoned, storing_results
 
 
 def test_what_an_analysis_makes_or_raises_is_handed_on() -> None:
@@ -16,7 +16,7 @@ def test_what_an_analysis_makes_or_raises_is_handed_on() -> None:
     assert analyses.run("q", lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
         analyses.run("q", lambda: 1 // 0)
-    check()  # no analysis is at work in this thread
+    raise_if_abandoned()  # no analysis is at work in this thread
 
 
 def test_one_that_takes_too_long_is_given_up_and_keeps_nothing() -> None:
@@ -25,7 +25,7 @@ def test_one_that_takes_too_long_is_given_up_and_keeps_nothing() -> None:
     def slow() -> None:
         go_on.wait(60)
         try:
-            with keeping():
+            with storing_results():
                 kept.append("q")
         except Abandoned:
             ended.set()
@@ -50,7 +50,7 @@ def test_one_that_keeps_what_it_found_is_waited_for(monkeypatch: pytest.MonkeyPa
         return given_up
 
     def work() -> str:
-        with keeping():
+        with storing_results():
             keeps.set()
             assert waited.wait(60)
             kept.append("q")
@@ -66,7 +66,7 @@ def test_a_deep_one_ends_at_its_next_node() -> None:
     def endless() -> None:
         try:
             while True:
-                check()
+                raise_if_abandoned()
         finally:
             ended.set()
 

@@ -69,7 +69,7 @@ def test_spark_reads_other_streams_with_new_input_if_its_plan_separates_them(tmp
     frame = cast(DataFrame, object())
     found = files.choose(START, end, updates, lambda *call: calls.append(call) or frame)
     assert found is not None and found.others is frame and calls == [(["t", "tx"], ["tx"])]
-    files.succeeded(found)
+    files.note_success(found)
     assert files.notes == {"tx": "read with Arrow in 1 of 2 epochs"}
     assert found.reads("tx") and not found.reads("t")
 
@@ -79,7 +79,7 @@ def test_a_stream_with_an_obstacle_does_not_keep_spark_at_another_one(tmp_path: 
     start, end = ({**one, "up": one["tx"]} for one in (START, END))
     task = choose(files, start, end, {**updates, "up": updates["tx"]})
     assert task is not None
-    files.refused(ChosenFiles(task, None), Obstacle("1.parquet is encrypted", "tx"))
+    files.note_obstacle(ChosenFiles(task, None), Obstacle("1.parquet is encrypted", "tx"))
     found = choose(files, start, end, {**updates, "up": updates["tx"]}, others=object())
     assert found is not None and [rows.source for rows in found.sources] == ["up"]
 
@@ -124,7 +124,7 @@ def test_after_an_obstacle_spark_reads_some_epochs(tmp_path: Path) -> None:
     files, updates = chooser({"tx": ROWS}), files_of(tmp_path, [9])
     task = choose(files, START, END, updates)
     assert task is not None
-    files.refused(ChosenFiles(task, None), Obstacle("1.parquet is encrypted", "tx"))
+    files.note_obstacle(ChosenFiles(task, None), Obstacle("1.parquet is encrypted", "tx"))
     tried = [choose(files, START, END, updates) is not None for _ in range(17)]
     assert tried == [False] * 16 + [True]
     assert files.notes["tx"] == "read with Arrow in 1 of 18 epochs; by Spark in the last: 1.parquet is encrypted"
@@ -135,7 +135,7 @@ def test_after_an_obstacle_spark_reads_all_streams_of_the_epoch(tmp_path: Path) 
     start, end = ({**one, "up": one["tx"]} for one in (START, END))
     task = choose(files, start, end, {**updates, "up": updates["tx"]})
     assert task is not None
-    files.refused(ChosenFiles(task, None), Obstacle("1.parquet is encrypted", "tx"))
+    files.note_obstacle(ChosenFiles(task, None), Obstacle("1.parquet is encrypted", "tx"))
     assert files.notes == {
         "tx": "read with Arrow in 0 of 1 epochs; by Spark in the last: 1.parquet is encrypted",
         "up": "read with Arrow in 0 of 1 epochs; by Spark in the last: the stream tx could not be read with Arrow",

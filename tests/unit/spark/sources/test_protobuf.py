@@ -23,8 +23,8 @@ def named(schema: int, path: bytes, value: bytes) -> bytes:
     return b"\0" + struct.pack(">i", schema) + path + value
 
 
-def messages(message: str | None = None, strict: bool = True, patient: bool = True) -> Messages:
-    return Messages("tx", None, {1: SCHEMA, 2: "the schema 2 is bad"}, message, strict, patient, TO)
+def messages(message: str | None = None, strict: bool = True, fetches_unknown: bool = True) -> Messages:
+    return Messages("tx", None, {1: SCHEMA, 2: "the schema 2 is bad"}, message, strict, fetches_unknown, TO)
 
 
 VALUES = [
@@ -75,7 +75,7 @@ def test_a_schema_that_is_not_known_is_asked_for_until_patience_ends() -> None:
     with pytest.raises(UnknownSchemaError) as told:
         messages()(unknown)
     assert told.value.schema_id == ("tx", 7)
-    assert messages(patient=False)(unknown).to_pylist()[1]["r"] == "the schema 7 is not in the registry"
+    assert messages(fetches_unknown=False)(unknown).to_pylist()[1]["r"] == "the schema 7 is not in the registry"
 
 
 SCALARS = ["double", "float", *(sign + kind for kind in ("int32", "int64") for sign in ("", "u", "s"))]

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import lmdb
 import pytest
 
-from millpond.control.wiring.stores_and_followers import opened
+from millpond.control.wiring.stores_and_followers import open_in_context
 from millpond.errors import ForeignPondError, StoreError
 from millpond.placement.slots import hash_tags
 from millpond.state.backends.kinds import BUILT_IN, StoreContext, store_kind
@@ -42,7 +42,7 @@ def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Calla
             return LmdbStore(path, map_bytes=1 << 16)
         if servers is not None:
             servers.flush()
-        return opened(StoreContext(scheme if servers is None else servers.url, "", TAGS, path))
+        return open_in_context(StoreContext(scheme if servers is None else servers.url, "", TAGS, path))
 
     yield make
 

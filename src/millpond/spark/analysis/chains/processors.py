@@ -18,7 +18,7 @@ from millpond.spark.analysis.grouping.grouping_sets import sets_of
 from millpond.spark.analysis.query_terms import Extraction
 from millpond.spark.analysis.result_expressions import inlined
 from millpond.spark.analysis.steps.inputs import StepContext
-from millpond.spark.analysis.steps.step_boundaries import ids_in
+from millpond.spark.analysis.steps.step_boundaries import referenced_ids
 from millpond.spark.catalyst.cures import without_time
 from millpond.spark.catalyst.private_names import JavaObject, id_of, items, kind_of, outputs, timed_column
 
@@ -77,7 +77,7 @@ def read_processor(context: StepContext, rows: ProcessorRows, above: list[JavaOb
     if input_plan.windows or input_plan.repeats is not None:
         what = "for the events of a window" if input_plan.windows else "where repeated events are removed"
         raise UnsupportedQuery(f"The processor {name} is called {what}.", shape)
-    source = context.source(input_plan, ids_in([rows.aggregate]))
+    source = context.source(input_plan, referenced_ids([rows.aggregate]))
     return _ProcessorReader(context, source, input_plan).rows(rows, above, shape)
 
 

@@ -32,7 +32,7 @@ from millpond.spark.analysis.frames import frames_of
 from millpond.spark.analysis.input_streams import QueryInput
 from millpond.spark.analysis.query_terms import Extraction
 from millpond.spark.analysis.steps.inputs import StepContext
-from millpond.spark.analysis.steps.step_boundaries import ids_of
+from millpond.spark.analysis.steps.step_boundaries import output_ids
 from millpond.spark.catalyst.private_names import JavaObject, delay_ms, id_of, items, kind_of, outputs, text_of, type_of
 
 _WINDOW_FIRST = (
@@ -77,7 +77,7 @@ def read_ranks(context: StepContext, node: JavaObject, above: list[JavaObject]) 
     if len(windows) == 1 and not context.terms.updates and numbers_in_time(node):
         input_plan = read_input_plan(context.catalyst, node.child(), cut_at_repeats=True)
         timed = delay_ms(items(node.orderSpec())[0].child()) is not None
-        if timed or context.source(input_plan, ids_of(node)).upstreams:
+        if timed or context.source(input_plan, output_ids(node)).upstreams:
             return read_frames(context, node, above)
     what = text_of(items(node.windowExpressions())[0].child())
     return _reader(context, windows[-1].child(), f"`{what}`").ranks(windows, above)
@@ -91,7 +91,7 @@ def read_frames(context: StepContext, node: JavaObject, above: list[JavaObject])
     """
     found = frames_of(context.catalyst, node)
     input_plan = read_input_plan(context.catalyst, node.child(), cut_at_repeats=True)
-    source = context.source(input_plan, ids_of(node))
+    source = context.source(input_plan, output_ids(node))
     reader = Reader(context, source, input_plan)
     if source.upstreams and (found.by_row or type_of(found.time) == WINDOW):  # others keep the time of their state
         reader = _RankReader(context, source, input_plan)
@@ -107,7 +107,7 @@ def read_first(context: StepContext, node: JavaObject) -> Extraction:
     """
     below = node.child().child() if kind_of(node.child()) == "LocalLimit" else node.child()
     input_plan = read_input_plan(context.catalyst, below, emitted=True, cut_at_repeats=True)
-    reader = InputTranslator(context, context.source(input_plan, ids_of(below)), input_plan)
+    reader = InputTranslator(context, context.source(input_plan, output_ids(below)), input_plan)
     found = reader.select(outputs(below))
     assert isinstance(found.query, Selection)
     rows = int(str(context.catalyst.constant(node.limitExpr())))
@@ -139,7 +139,7 @@ def read_limit(context: StepContext, limit: Limit) -> Extraction:
 def _reader(context: StepContext, ranked: JavaObject, what: str) -> _RankReader | RanksSoFar:
     """A reader of the rows with the plan `ranked`: those of each window or, in update mode, all rows."""
     input_plan = read_input_plan(context.catalyst, ranked, cut_at_repeats=True)
-    source = context.source(input_plan, ids_of(ranked))
+    source = context.source(input_plan, output_ids(ranked))
     if context.terms.updates:
         return RanksSoFar(context, source, input_plan)
     if not source.upstreams:

@@ -66,7 +66,7 @@ def exploded_windows(catalyst: Catalyst, windows: list[JavaObject]) -> JavaObjec
     return catalyst.make("Explode", catalyst.make("CreateArray", bare))
 
 
-def refuse_noted() -> UnsupportedQuery:
+def ungrouped_window_error() -> UnsupportedQuery:
     """The error for a window that only exists as the key of an aggregation."""
     return UnsupportedQuery(
         "The query has a count window, a cumulate_window, or a window of millpond.window, but no aggregation.",

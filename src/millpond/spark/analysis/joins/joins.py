@@ -38,8 +38,8 @@ from millpond.spark.analysis.joins.subqueries import without_subqueries
 from millpond.spark.analysis.joins.ttl import Ttl, check_ttl
 from millpond.spark.analysis.query_terms import Extraction, Terms
 from millpond.spark.analysis.steps.inputs import Inputs, StepContext
-from millpond.spark.analysis.steps.normalise_clauses import with_equal_clauses
-from millpond.spark.analysis.steps.step_boundaries import ids_in, ids_of, joins_streams
+from millpond.spark.analysis.steps.normalise_clauses import normalise_clauses
+from millpond.spark.analysis.steps.step_boundaries import joins_streams, output_ids, referenced_ids
 from millpond.spark.analysis.user_aggregates import UserFunctions
 from millpond.spark.catalyst.inlined_size import check_inlined
 from millpond.spark.catalyst.private_names import (
@@ -80,7 +80,7 @@ def extract_any(
     Raises:
         UnsupportedQuery, QueryTypeError: see `extract_query`.
     """
-    plan = with_equal_clauses(catalyst, catalyst.clean(analysed(frame)))
+    plan = normalise_clauses(catalyst, catalyst.clean(analysed(frame)))
     plan = without_subqueries(catalyst, plan)
     check_inlined(plan)
     known = functions or UserFunctions(catalyst)
@@ -104,7 +104,7 @@ def _extract(context: StepContext, plan: JavaObject) -> Extraction:
         above.append(node)
         node = node.child()
     if joins_streams(node):
-        reader = _JoinReader(context, node, ids_in([node, *above]) | ids_of(plan))
+        reader = _JoinReader(context, node, referenced_ids([node, *above]) | output_ids(plan))
         return reader.read(outputs(plan), above[::-1])
     if kind_of(node) == "GlobalLimit":
         if above:

@@ -20,7 +20,7 @@ from millpond.spark.analysis.aggregation_input import InputPlan
 from millpond.spark.analysis.input_streams import QueryInput, find_source
 from millpond.spark.analysis.query_terms import Extraction, Terms
 from millpond.spark.analysis.steps.row_windows import grids_of
-from millpond.spark.analysis.steps.step_boundaries import columns_read, rows_not_seen
+from millpond.spark.analysis.steps.step_boundaries import columns_read, unseen_rows_error
 from millpond.spark.analysis.user_aggregates import UserFunctions
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, id_of, kind_of, outputs
 
@@ -61,7 +61,7 @@ class Inputs:
             upstreams = tuple(self._earlier[name] for name in found.stream.upstreams if name in self._earlier)
             return replace(found, upstreams=upstreams, grids=self._grids(upstreams, self._earlier))
         if any(step.makes_rows for step in plan.steps):
-            raise rows_not_seen(
+            raise unseen_rows_error(
                 "exploded, joined with a table or compared with a sub-query",
                 "a condition on keys in WHERE, a value of a table in an aggregate: max((SELECT max(v) FROM t))",
             )

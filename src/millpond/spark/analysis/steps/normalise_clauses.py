@@ -35,13 +35,13 @@ MOST_COMPARED = 250
 """The most columns that INTERSECT or EXCEPT may compare; Spark nests the comparisons in each other."""
 
 
-def with_equal_clauses(catalyst: Catalyst, node: JavaObject, *, grouped: bool = False) -> JavaObject:
+def normalise_clauses(catalyst: Catalyst, node: JavaObject, *, grouped: bool = False) -> JavaObject:
     """The plan after these rewrites; `grouped`: only nodes that keep no state are between it and an aggregation."""
     if not node.isStreaming():
         return node
     kind = kind_of(node)
     below = kind == "Aggregate" or (grouped and kind in _ROWS)
-    parts = [with_equal_clauses(catalyst, child, grouped=below) for child in children(node)]
+    parts = [normalise_clauses(catalyst, child, grouped=below) for child in children(node)]
     node = catalyst.rebuilt(node, parts)
     if kind == "Expand":
         return _unpivoted(catalyst, node)
@@ -162,7 +162,7 @@ def _lateral(catalyst: Catalyst, node: JavaObject) -> JavaObject:
     for layer in reversed(layers):
         plan = logical(catalyst, "Project", [*outputs(node.left()), *layer], plan)
     if kind_of(generator) == "Stack":
-        plan = with_equal_clauses(catalyst, plan)
+        plan = normalise_clauses(catalyst, plan)
     return plan if always else logical(catalyst, "Filter", condition, plan)
 
 

@@ -40,7 +40,7 @@ def child_of(node: JavaObject) -> JavaObject:
     return children(node)[0]
 
 
-def rows_not_seen(how: str, cure: str = "or aggregate in a query of its own") -> UnsupportedQuery:
+def unseen_rows_error(how: str, cure: str = "or aggregate in a query of its own") -> UnsupportedQuery:
     """The error for rows of a lower step that Spark would have to see; `how`: what would be done with them."""
     return UnsupportedQuery(
         f"Rows of an aggregation or of a join of streams cannot be {how}: Spark evaluates this, and does not see them.",
@@ -139,11 +139,11 @@ def _named(names: dict[int, str]) -> dict[int, str]:
     return names
 
 
-def ids_in(nodes: Sequence[JavaObject]) -> set[int]:
+def referenced_ids(nodes: Sequence[JavaObject]) -> set[int]:
     """The expression ids of all columns that plan nodes refer to."""
     return {id_of(column) for node in nodes for column in references(node)}
 
 
-def ids_of(plan: JavaObject) -> set[int]:
+def output_ids(plan: JavaObject) -> set[int]:
     """The expression ids of the columns of a plan."""
     return {id_of(column) for column in outputs(plan)}
