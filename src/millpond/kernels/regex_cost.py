@@ -15,13 +15,10 @@ from itertools import product
 from typing import NamedTuple
 
 from millpond.kernels.regex_comments import without_comments
-from millpond.kernels.regex_ways import MOST_WAYS, components, has_many_ways
 
 EVERY = (1 << 129) - 1
 """The set of all characters; sets are integers with a bit for each ASCII character and one bit for all others."""
 MAX_POSITIONS = 2_000
-MAX_FOLLOWS = 100_000
-"""The most pairs of consecutive positions."""
 MAX_PAIRS = 1_000_000
 """The most pairs of states that are compared."""
 _COPIES = 8
@@ -31,8 +28,7 @@ _COPIES = 8
 class PatternCost(NamedTuple):
     """The cost of matching a pattern.
 
-    `exponential`: a repeated part that can match one text in two ways, if there is one, or a part without such a
-    repetition that can match one text in very many ways. `frames`: the most nested calls
+    `exponential`: a repeated part that can match one text in two ways, if there is one. `frames`: the most nested calls
     of Java's matcher for each repetition of a group; 0 if no group is repeated; a bound of them for a pattern that is
     not analysed.
     """
@@ -55,8 +51,7 @@ def pattern_cost(pattern: str) -> PatternCost:
         return PatternCost(None, 3 * len(pattern))
     except (_TooLarge, RecursionError):
         return PatternCost(pattern, parser.nodes)
-    parts = [*parser.atoms, (pattern, whole)]
-    found = next((text for text, part in parts if _is_exponential(part) or _is_wide(part)), None)
+    found = next((text for text, part in [*parser.atoms, (pattern, whole)] if _is_exponential(part)), None)
     if found is not None:
         loops = [text for text, part in parser.loops if _is_exponential(part)]
         found = min(loops, key=len, default=found)
@@ -75,9 +70,8 @@ class _Part(NamedTuple):
     """A part of a pattern as a Glushkov automaton.
 
     `characters`: the set of characters of each position. `first`, `last`: the positions with which a match can begin
-    and end. `follows`: pairs of consecutive positions, each as often as there are ways, at most twice for each empty
-    part between them. `empty`: the number of ways to match the empty text. `ambiguous`: known to match some text in
-    two ways repeatedly.
+    and end. `follows`: pairs of consecutive positions, each as often as there are ways. `empty`: the number of ways to
+    match the empty text, 2 for two or more. `ambiguous`: known to match some text in two ways repeatedly.
     """
 
     characters: dict[int, int]
@@ -170,7 +164,7 @@ class _Parser:
             found = _EMPTY  # a{1,3} is a(a(a)?)?
             for number in range(int(most), 0, -1):
                 found = _then(part if number == 1 else self._copied(part), found)
-                found = found if number <= least else found._replace(empty=found.empty + 1)
+                found = found if number <= least else found._replace(empty=min(2, found.empty + 1))
             return found
         counted = most != float("inf") and part.empty > 0 and bool(part.characters)
         follows = (*part.follows, *product(part.last, part.first))
@@ -368,21 +362,19 @@ class _Parser:
 
 
 def _then(left: _Part, right: _Part) -> _Part:
-    if len(left.follows) + len(right.follows) + len(left.last) * len(right.first) > MAX_FOLLOWS:
-        raise _TooLarge
     return _Part(
         left.characters | right.characters,
-        left.first + right.first * min(2, left.empty),
-        right.last + left.last * min(2, right.empty),
+        left.first + right.first * left.empty,
+        right.last + left.last * right.empty,
         (*left.follows, *right.follows, *product(left.last, right.first)),
-        left.empty * right.empty, left.ambiguous or right.ambiguous,
+        min(2, left.empty * right.empty), left.ambiguous or right.ambiguous,
     )  # fmt: skip
 
 
 def _either(left: _Part, right: _Part) -> _Part:
     return _Part(
         left.characters | right.characters, left.first + right.first, left.last + right.last,
-        (*left.follows, *right.follows), left.empty + right.empty, left.ambiguous or right.ambiguous,
+        (*left.follows, *right.follows), min(2, left.empty + right.empty), left.ambiguous or right.ambiguous,
     )  # fmt: skip
 
 
@@ -393,18 +385,13 @@ def _is_exponential(part: _Part) -> bool:
     ways: dict[int, list[int]] = {}
     for one, other in part.follows:
         ways.setdefault(one, []).append(other)
-    for component in components(ways):
+    for component in _components(ways):
         inner = {one: [to for to in ways[one] if to in component] for one in component}
         if any(len({*to}) < len(to) for to in inner.values()):
             return True
         if _meets_again(inner, part.characters):
             return True
     return False
-
-
-def _is_wide(part: _Part) -> bool:
-    """Whether one text can be matched in very many ways although each repeated part is used once."""
-    return part.empty > MOST_WAYS or has_many_ways(part.first, part.follows, part.characters)
 
 
 def _meets_again(ways: dict[int, list[int]], characters: dict[int, int]) -> bool:
@@ -453,3 +440,40 @@ def _next_pairs(
     for one, other in product(ways[pair[0]], ways[pair[1]]):
         if characters[one] & characters[other]:
             yield (one, other) if one <= other else (other, one)
+
+
+def _components(ways: dict[int, list[int]]) -> list[set[int]]:
+    """The strongly connected components that contain a cycle (Kosaraju's algorithm, without recursion)."""
+    order: list[int] = []
+    seen: set[int] = set()
+    for root in ways:
+        stack: list[tuple[int, Iterator[int]]] = [] if root in seen else [(root, iter(ways[root]))]
+        seen.add(root)
+        while stack:
+            node, rest = stack[-1]
+            for other in rest:
+                if other not in seen:
+                    seen.add(other)
+                    stack.append((other, iter(ways.get(other, ()))))
+                    break
+            else:
+                order.append(node)
+                stack.pop()
+    back: dict[int, list[int]] = {}
+    for one, reached in ways.items():
+        for other in reached:
+            back.setdefault(other, []).append(one)
+    found, done = [], set()
+    for root in reversed(order):
+        if root in done:
+            continue
+        component, pending = set(), [root]
+        while pending:
+            node = pending.pop()
+            if node not in done:
+                done.add(node)
+                component.add(node)
+                pending.extend(one for one in back.get(node, ()) if one not in done)
+        if len(component) > 1 or root in ways.get(root, ()):
+            found.append(component)
+    return found
