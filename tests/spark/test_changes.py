@@ -40,6 +40,7 @@ from millpond.model.spec import from_json
 from millpond.model.stream import Field, Retention, Stream
 from millpond.plan.options.live_parameters import constant_of
 from millpond.reconfigure.changes import Add, Alter, Shadow, change_of, kind_name
+from millpond.runtime.task.counters import WHOLE_POND
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.reading.read_frame import read
 from millpond.testing.compare import assert_same_rows, rows_of
@@ -615,6 +616,25 @@ def test_queries_are_changed_from_another_thread_on_a_silent_pond(spark: SparkSe
         assert pond.await_termination(60)
         assert [type(entry.change).__name__ for entry in pond.history()] == ["Drop", "Add", "Add"]
         assert {query.name for query in pond.queries} == {"wide", "other"}
+
+
+@pytest.mark.spark
+def test_a_pond_that_waits_for_input_continues_when_it_is_opened_again(spark: SparkSession, tmp_path: Path) -> None:
+    events = list[int]()
+
+    def committed(done: Epoch) -> None:
+        events.append(done.record.counts[WHOLE_POND].get("events", 0))
+
+    for files in (1, 2):
+        make_input(tmp_path / "in", files)
+        with Pond(spark, tmp_path / "pond", on_epoch=committed) as pond:
+            if files == 1:
+                pond.stream(stream(tmp_path / "in"))
+                pond.add("spend", SPEND)
+            pond.start()
+            until(lambda count=40 * files: sum(events) == count, "the pond has read the new file", 120)
+            pond.stop()
+            assert pond.await_termination(60)
 
 
 @pytest.mark.spark
