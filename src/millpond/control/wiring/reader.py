@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from itertools import islice, takewhile
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from millpond.followers.view.view import Served, lookup
 from millpond.kernels.columns import arrow_type
 from millpond.log.places.address import Given, address_of
 from millpond.log.port import Log
-from millpond.log.records import Record, decode
+from millpond.log.records import EpochRecord, Record, decode
 from millpond.model.query import Query
 from millpond.model.spec import PondSpec
 from millpond.plan.options.retention import spread_of
@@ -43,7 +44,7 @@ def read_truth(given: Given, cache: Path | None = None) -> tuple[Truth, PondSpec
 
 
 _MOST_BEHIND = 8
-"""The most records that a store may be behind the log without being checked for progress."""
+"""The most epochs that a store may be behind the log without being checked for progress."""
 
 _TRIES, _PAUSE_SECONDS = 40, 0.05
 
@@ -84,13 +85,14 @@ def look_up(folder: Given, query: str, key: Sequence[str], store: str = "lmdb") 
 def check_current(truth: Truth, given: str, store: BucketStore, buckets: Sequence[int], record: int) -> None:
     """Check that the pond still writes the rows of `buckets`, read as of `record` from the store that `given` names.
 
-    A store that is far behind the log has two seconds to apply another record: one that catches up does, and one that
-    the pond has left does not.
+    A store that lacks many epochs has two seconds to apply another record: one that catches up does, and one that the
+    pond has left does not. Other records do not count: they contain no rows, and a pond may stop before its view has
+    applied them.
 
     Raises:
         StoreError: nothing was applied in that time.
     """
-    if truth.manifest.n - record <= _MOST_BEHIND:
+    if not _lacks_many_epochs(truth, record):
         return
     for _ in range(_TRIES):
         if max(store.applied_many(buckets)) > record:
@@ -99,11 +101,22 @@ def check_current(truth: Truth, given: str, store: BucketStore, buckets: Sequenc
     place = store_path(given, truth.folder) or shown(given)
     applied = "no record" if record == NEVER else f"record {record}"
     raise StoreError(
-        f"The served rows in the store {place} are out of date: they are as of {applied}, and the newest record of "
-        f"the pond is {truth.manifest.n}.",
-        "Name the store that the pond runs with (`--store`; of a table, the option `store`). If it is this one, "
-        "`millpond status` says why the view is behind; of a stopped pond, it catches up when the pond runs.",
+        f"The served rows in the store {place} are out of date: they are as of {applied}, and the newest epoch of "
+        f"the pond is record {truth.manifest.epoch_n}.",
+        "Name the store that the pond runs with (`--store`; of a table, the option `store`). If it is this one and the "
+        "pond has stopped, run the pond: the view catches up. Of a pond that `millpond serve` runs, `millpond status` "
+        "says why the view is behind.",
     )
+
+
+def _lacks_many_epochs(truth: Truth, record: int) -> bool:
+    """Whether more than `_MOST_BEHIND` of the newest records are epochs after `record`."""
+    newest = truth.manifest.epoch_n
+    if newest - record <= _MOST_BEHIND:  # a comparison that reads no record
+        return False
+    newer = takewhile(lambda numbered: numbered[0] > record, newest_records(truth.log, newest))
+    epochs = (n for n, one in newer if isinstance(one, EpochRecord))
+    return next(islice(epochs, _MOST_BEHIND, None), None) is not None
 
 
 def served_query(spec: PondSpec, name: str) -> Query:

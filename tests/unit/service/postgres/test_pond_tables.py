@@ -10,6 +10,7 @@ from millpond.control.wiring import reader
 from millpond.control.wiring.latest_rows import ServedRows
 from millpond.control.wiring.reader import look_up
 from millpond.errors import StoreError
+from millpond.reconfigure.changes import Pause, Resume
 from millpond.service.postgres import pond_tables
 from millpond.service.postgres.pond_tables import PUBLIC, PondTables, Table
 from unit.service.postgres.conftest import ServedPond
@@ -38,12 +39,12 @@ def test_rows_of_an_abandoned_store_are_refused(tmp_path: Path, monkeypatch: pyt
     applied = pond.pond.manifest.n
     for _ in range(8):
         pond.epoch("/home")
-    assert len(tables.read([visits])[visits]) == 1, "a store may be some records behind"
+    assert len(tables.read([visits])[visits]) == 1, "a store may be some epochs behind"
     tables.close()  # one process opens a store once
     assert look_up(tmp_path, "visits", ["/home"]).n == applied
     assert [len(batch) for batch in ServedRows(tmp_path, "visits").read(0, 64)] == [1]
     pond.epoch("/home")
-    numbers = rf"as of record {applied}, and the newest record of the pond is {pond.pond.manifest.n}\."
+    numbers = rf"as of record {applied}, and the newest epoch of the pond is record {pond.pond.manifest.n}\."
     for read in (
         lambda: tables.read([visits]),
         lambda: look_up(tmp_path, "visits", ["/home"]),
@@ -55,6 +56,34 @@ def test_rows_of_an_abandoned_store_are_refused(tmp_path: Path, monkeypatch: pyt
         tables.close()
     assert tables.read([Table("millpond", "queries")]), "the log is current"
     tables.close()
+
+
+def test_changes_do_not_outdate_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pond may stop before its view has applied the newest changes, which contain no rows."""
+    monkeypatch.setattr(reader.time, "sleep", lambda _seconds: pytest.fail("the rows are current"))
+    pond = ServedPond(tmp_path, ("visits",))
+    for _ in range(2):
+        pond.epoch("/home")
+    pond.pond.unfollow()
+    pond.store.close()
+    applied = pond.pond.manifest.n
+    for _ in range(8):
+        pond.pond.change(Pause("visits"))
+        pond.pond.change(Resume("visits"))
+        pond.epoch("/home")
+        pond.pond.change(Pause("visits"))
+        pond.pond.change(Resume("visits"))
+    tables, visits = PondTables(tmp_path, "lmdb"), Table(PUBLIC, "visits")
+    assert len(tables.read([visits])[visits]) == 1
+    tables.close()  # one process opens a store once
+    assert look_up(tmp_path, "visits", ["/home"]).n == applied
+    assert [len(batch) for batch in ServedRows(tmp_path, "visits").read(0, 64)] == [1]
+    pond.epoch("/home")
+    pond.pond.change(Pause("visits"))
+    monkeypatch.setattr(reader.time, "sleep", lambda _seconds: None)
+    epoch = pond.pond.manifest.epoch_n
+    with pytest.raises(StoreError, match=f"as of record {applied}, and the newest epoch of the pond is record {epoch}"):
+        look_up(tmp_path, "visits", ["/home"])
 
 
 def test_rows_of_a_store_that_catches_up_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
