@@ -163,6 +163,8 @@ FRAMES = {
     "WHERE id % 2 = 0 WINDOW k AS (PARTITION BY card ORDER BY ts)",
     "first_ones": "SELECT id, r + 1 AS s FROM (SELECT *, row_number() OVER (PARTITION BY card ORDER BY ts) AS r "
     "FROM tx WHERE id % 2 = 0) WHERE r BETWEEN 3 AND 30",
+    "in_hours": "SELECT id, r, format_string('%03d', r) AS s FROM (SELECT *, row_number() OVER (PARTITION BY "
+    "date_trunc('HOUR', ts), kind ORDER BY ts) AS r FROM tx WHERE id % 2 = 0)",
     "above": f"SELECT id, s * 2 AS t FROM (SELECT id, sum(amount) {TEN} AS s FROM tx) WHERE s > 20",
     "window": f"SELECT id, s, window(ts, '1 hour') AS w FROM (SELECT id, ts, sum(amount) {TEN} AS s FROM tx)",
     "approximate": f"SELECT id, approx_count_distinct(kind) {TEN} AS a FROM tx",

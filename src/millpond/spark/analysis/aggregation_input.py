@@ -194,8 +194,8 @@ class InputPlan:
         rest = [part for part in parts if not _is_first(part, rank)]
         if len(rest) == len(parts) or any(id_of(column) == rank for part in rest for column in references(part)):
             raise UnsupportedQuery(
-                "row_number() over events is answered only with the condition that it is 1.",
-                "Write WHERE n = 1 above it, where n is its column.",
+                "row_number() over events is 1 by one condition, and another condition reads it as well.",
+                "Leave the other condition out.",
             )
         return rest
 

@@ -113,8 +113,10 @@ def _catalyst_of(catalyst: Catalyst, column: JavaObject, meaning: Expression) ->
         return catalyst.named(catalyst.alias(column, "key").toAttribute(), meaning.name)
     if isinstance(meaning, Call) and meaning.op == "case":
         return _lag_expression(catalyst, column, meaning)
+    if isinstance(meaning, Call) and meaning.op == "cast":
+        return _row_number(catalyst, column, meaning)
     if not (isinstance(meaning, Call) and meaning.op == "struct"):
-        what = f"An expression that only Spark evaluates reads `{column.sql()}`, which is a constant or a window."
+        what = f"An expression that only Spark evaluates reads `{column.name()}`, which is a constant or a window."
         raise UnsupportedQuery(what, "Write the constant itself, or use the bounds of the window.")
     fields: list[JavaObject] = []
     for place, (field, value) in enumerate(zip(struct_fields(meaning.type), meaning.args[1:], strict=True)):
@@ -125,6 +127,18 @@ def _catalyst_of(catalyst: Catalyst, column: JavaObject, meaning: Expression) ->
         return made
     present = _catalyst_of(catalyst, catalyst.not_null(column), meaning.args[0])
     return catalyst.make("If", present, made, catalyst.make("Literal", None, column.dataType()))
+
+
+def _row_number(catalyst: Catalyst, column: JavaObject, number: Call) -> JavaObject:
+    """The Catalyst expression for `row_number()` over events, see `frames.Frames.value`: a count, cast to an INT."""
+    (count,) = number.args
+    assert isinstance(count, Column) and count.type == "bigint"
+    attribute = catalyst.alias(_bigint(catalyst, "0"), "count").toAttribute()
+    return catalyst.make("Cast", catalyst.named(attribute, count.name), column.dataType(), catalyst.none)
+
+
+def _bigint(catalyst: Catalyst, digits: str) -> JavaObject:
+    return catalyst.spark._jsparkSession.sessionState().sqlParser().parseExpression(f"{digits}L")
 
 
 def _lag_expression(catalyst: Catalyst, column: JavaObject, lag: Call) -> JavaObject:
@@ -139,10 +153,10 @@ def _lag_expression(catalyst: Catalyst, column: JavaObject, lag: Call) -> JavaOb
     assert isinstance(number, Column) and isinstance(wanted, Literal)
     if not isinstance(default, Literal) or default.text is not None:
         raise UnsupportedQuery(
-            f"An expression that only Spark evaluates reads `{column.sql()}`, which has a default.",
+            f"An expression that only Spark evaluates reads `{column.name()}`, which has a default.",
             "Leave the default of lag out, and write coalesce(lag(x) OVER (…), y) around it.",
         )
-    rows = catalyst.spark._jsparkSession.sessionState().sqlParser().parseExpression(f"{wanted.text}L")
+    rows = _bigint(catalyst, str(wanted.text))
     count = catalyst.named(catalyst.alias(rows, "count").toAttribute(), number.name)
     value = _catalyst_of(catalyst, column, first)
     return catalyst.make(

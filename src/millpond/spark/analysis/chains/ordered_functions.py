@@ -59,7 +59,7 @@ def is_ordered(node: JavaObject) -> bool:
 
 
 def numbers_in_time(node: JavaObject) -> bool:
-    """Whether a `Window` node numbers the events of keys in the order of their times, perhaps beside frames."""
+    """Whether a `Window` node numbers events or rows of keys in the order of their times, perhaps beside frames."""
     kinds = {kind_of(alias.child().windowFunction()) for alias in items(node.windowExpressions())}
     order = items(node.orderSpec())
     return (
@@ -68,7 +68,7 @@ def numbers_in_time(node: JavaObject) -> bool:
         and len(order) == 1
         and kind_of(order[0].direction()) == "Ascending"
         and type_of(order[0].child()) in _PARTITIONS
-        and not any(type_of(key) in _PARTITIONS for key in items(node.partitionSpec()))
+        and not any(type_of(key) == WINDOW for key in items(node.partitionSpec()))
     )
 
 

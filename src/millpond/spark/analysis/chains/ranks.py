@@ -16,6 +16,7 @@ from millpond.model.types import WINDOW, is_known
 from millpond.model.windows import Range
 from millpond.plan.chains.first_rows import first_rows
 from millpond.plan.chains.upstream_joins import made_window
+from millpond.plan.options.output_modes import updates_cure
 from millpond.spark.analysis.aggregation_input import InputPlan, one_per_key, read_input_plan
 from millpond.spark.analysis.below_aggregation import InputTranslator
 from millpond.spark.analysis.chains.ordered_functions import (
@@ -73,14 +74,34 @@ def read_ranks(context: StepContext, node: JavaObject, above: list[JavaObject]) 
         input_plan = read_input_plan(context.catalyst, whole)
         one = input_plan.keeps_one or not (context.terms.updates or numbers_in_time(node))
         if one and not input_plan.is_step and not (source := context.source(input_plan, ())).upstreams:
+            if not input_plan.keeps_one:
+                raise _refused_number(node, by_text=bool(context.terms.text))
             return InputTranslator(context, source, input_plan).distinct(outputs(whole))
     if len(windows) == 1 and not context.terms.updates and numbers_in_time(node):
         input_plan = read_input_plan(context.catalyst, node.child(), cut_at_repeats=True)
         timed = delay_ms(items(node.orderSpec())[0].child()) is not None
-        if timed or context.source(input_plan, output_ids(node)).upstreams:
+        in_windows = any(type_of(key) == "timestamp" for key in items(node.partitionSpec()))
+        upstreams = context.source(input_plan, output_ids(node)).upstreams
+        if (upstreams and not in_windows) or (timed and not upstreams):
             return read_frames(context, node, above)
     what = text_of(items(node.windowExpressions())[0].child())
     return _reader(context, windows[-1].child(), f"`{what}`").ranks(windows, above)
+
+
+def _refused_number(node: JavaObject, *, by_text: bool) -> UnsupportedQuery:
+    """The error for `row_number()` over events, without the condition that it is 1, that final mode cannot number."""
+    time = items(node.orderSpec())[0].child().name()
+    if any(type_of(key) == WINDOW for key in items(node.partitionSpec())):
+        return UnsupportedQuery(
+            "row_number() over events has a window in PARTITION BY.",
+            f"Use a time instead, such as date_trunc('HOUR', {time}).",
+        )
+    return UnsupportedQuery(
+        f"row_number() OVER (… ORDER BY {time} DESC) gives all events of a key new numbers with each event, but final "
+        "mode emits each row only once.",
+        f"Order by {time} without DESC. Or emit updates ({updates_cure(by_text=by_text)}), with a condition such as "
+        "n <= 10, where n is the column of row_number().",
+    )
 
 
 def read_frames(context: StepContext, node: JavaObject, above: list[JavaObject]) -> Extraction:
