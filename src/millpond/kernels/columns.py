@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from millpond.arrays import WIDE
 from millpond.model.types import (
     INTEGERS,
+    INTERVAL,
     TIMES,
     digits_of,
     element_of,
@@ -44,6 +45,7 @@ ARROW_TYPES: dict[str, pa.DataType] = {
     "timestamp": pa.timestamp("us", "UTC"),
     "timestamp_ntz": pa.timestamp("us"),
     "binary": pa.binary(),
+    INTERVAL: pa.duration("us"),
 }
 """The Arrow types in which SQL types are stored and published; `arrow_type` also supports decimals and nested types."""
 

@@ -16,6 +16,7 @@ from millpond.arrays import Ints, Mask, distinct_rows, new_values
 from millpond.kernels.columns import from_arrow
 from millpond.model.aggregates import DIRECTIONS
 from millpond.model.types import (
+    INTERVAL,
     element_of,
     has_floats,
     is_array,
@@ -89,6 +90,8 @@ def _codes(column: pa.Array, kind: str, signed: bool) -> Ints:
         return _sequences(column.offsets, distinct_rows([ranks(*entry, signed=signed) for entry in entries])[1])
     if is_decimal(kind) or kind in ("string", "binary"):
         return _of_dictionary(column)
+    if kind == INTERVAL:
+        column, kind = column.view(pa.int64()), "bigint"
     data = from_arrow(column, kind).data
     if not is_float(kind):
         whole: Ints = data.astype(np.int64)

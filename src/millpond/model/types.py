@@ -26,6 +26,9 @@ TIMES = ("timestamp", "timestamp_ntz", "date")
 FARTHEST_US = 1 << 62
 """Event times further than this from 1970 (146 000 years) count as missing, so that no window exceeds int64."""
 
+INTERVAL = "interval day to second"
+"""The type of a difference of timestamps, which is only passed through: Arrow has it as `duration[us]`."""
+
 WINDOW = "struct<start:timestamp,end:timestamp>"
 """The type of a window column."""
 
@@ -192,14 +195,16 @@ def parts_of(kind: str) -> tuple[str, ...]:
 
 @cache
 def is_storable(kind: str) -> bool:
-    """Whether values of a type can be stored as events and emitted: known types, bytes, and types nested of these.
+    """Whether values of a type can be stored as events and emitted.
+
+    These are known types, bytes, intervals of days to seconds, and types nested of these.
 
     >>> is_storable("array<struct<a:binary>>"), is_storable("struct<a:interval>"), is_storable("struct<a:int,a:int>")
     (True, False, False)
     """
     parts = parts_of(kind)
     if not parts:
-        return kind == "binary" or is_known(kind)
+        return kind in ("binary", INTERVAL) or is_known(kind)
     names = [field.name for field in struct_fields(kind)] if is_struct(kind) else []
     return len({*names}) == len(names) and all(map(is_storable, parts))
 

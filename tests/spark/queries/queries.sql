@@ -597,7 +597,36 @@ WHERE delay IS NOT NULL
 GROUP BY ALL;
 
 
+--- session_lengths
+SELECT visitor, session_window.end - session_window.start AS length, count(*) AS n
+FROM hits
+GROUP BY visitor, session_window(ts, '4 minutes');
+
+--- spans_of_time
+SELECT card, window(ts, '1 hour') AS w, max(ts) - min(ts) AS span, named_struct('half', (max(ts) - min(ts)) / 2) AS h,
+max_by(ts - date_trunc('HOUR', ts), id) AS into_the_hour
+FROM tx
+GROUP BY ALL
+HAVING max(ts) - min(ts) > INTERVAL 20 MINUTES;
+
+
 -- without windows: each event is answered alone
+
+--- intervals
+SELECT id, ts - TIMESTAMP '2023-11-15 00:00:00.25' AS since, make_dt_interval(0, 0, qty, 1.5) AS some
+FROM tx
+WHERE id % 3 = 0;
+
+--- nested_columns_of_a_join
+SELECT r.id, o.items, o.attributes, named_struct('first', o.items[0].sku, 'tags', split(o.tags, ',')) AS s,
+cast(r.card AS binary) AS bytes, o.ts - TIMESTAMP '2023-11-15' AS since
+FROM orders AS o
+JOIN refunds AS r ON o.customer = r.card AND r.at BETWEEN o.ts AND o.ts + INTERVAL 10 MINUTES;
+
+--- nested_columns_of_a_left_join
+SELECT r.id, o.items, o.attributes
+FROM refunds AS r
+LEFT JOIN orders AS o ON o.customer = r.card AND o.ts BETWEEN r.at AND r.at + INTERVAL 10 MINUTES;
 
 --- every_row
 SELECT * FROM tx;

@@ -16,7 +16,7 @@ from kit.inputs.examples import examples
 from kit.naive.expressions import nested_order
 from millpond.kernels.columns import arrow_type
 from millpond.kernels.ranks import LEAST, ranks, signs
-from millpond.model.types import is_array, is_map, is_struct, parts_of, struct_fields
+from millpond.model.types import INTERVAL, is_array, is_map, is_struct, parts_of, struct_fields
 from millpond.state.keys.keys import canonical
 
 _LEAVES: dict[str, st.SearchStrategy[Any]] = {
@@ -24,6 +24,7 @@ _LEAVES: dict[str, st.SearchStrategy[Any]] = {
     "double": st.sampled_from([-0.0, 0.0, -1.5, float("nan"), float("inf")]), "string": st.sampled_from(["", "a", "ä"]),
     "decimal(4,1)": st.sampled_from([Decimal("-0.1"), Decimal("2.0")]), "binary": st.sampled_from([b"", b"\xff", b"a"]),
     "date": st.sampled_from([datetime.date(1969, 1, 1), datetime.date(2024, 1, 1)]),
+    INTERVAL: st.sampled_from([datetime.timedelta(-1), datetime.timedelta(0), datetime.timedelta(0, 1, 1)]),
 }  # fmt: skip
 KINDS = (
     *_LEAVES, "struct<a:int,b:double>", "array<int>", "array<double>", "map<string,int>", "struct<a:binary,b:date>",

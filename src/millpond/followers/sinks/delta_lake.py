@@ -14,7 +14,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from millpond.errors import StoreError
+from millpond.errors import StoreError, UnsupportedQuery
 from millpond.followers.cursors import CursorPath
 from millpond.followers.record_rows import RowsReader
 from millpond.followers.sinks.context import SinkContext
@@ -22,6 +22,7 @@ from millpond.followers.sinks.delivery import FileDelivery
 from millpond.log.cursor import NOTHING_APPLIED, Cursor, ahead, cursor_at
 from millpond.log.records import Entry
 from millpond.model.selection import AnyQuery
+from millpond.model.types import INTERVAL
 
 
 class DeltaSink(FileDelivery):
@@ -37,7 +38,17 @@ class DeltaSink(FileDelivery):
 
     @classmethod
     def open(cls, context: SinkContext) -> DeltaSink:
-        """Open the sink of a query."""
+        """Open the sink of a query.
+
+        Raises:
+            UnsupportedQuery: Delta Lake has no type for a column.
+        """
+        for item in context.query.output:
+            if INTERVAL in item.expression.type:
+                raise UnsupportedQuery(
+                    f"Delta Lake has no type for the column {item.name}, which is or contains an interval.",
+                    "Cast it to string.",
+                )
         return cls(context.query, context.pond, context.path, context.rows, context.cursor_file, context.since)
 
     def cursor(self) -> Cursor:

@@ -15,6 +15,7 @@ from millpond.followers.record_rows import RowsGone, RowsReader
 from millpond.followers.sinks.context import SinkContext
 from millpond.followers.sinks.delivery import deliver
 from millpond.followers.sinks.in_process import ForeachSink, MemorySink
+from millpond.followers.sinks.text import interval_texts
 from millpond.log.cursor import NOTHING_APPLIED, Cursor, cursor_at
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
@@ -137,6 +138,8 @@ def _drawn(query: str, n: int, table: pa.Table, shown: int) -> str:
 
 
 def _printable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if pa.types.is_duration(column.type):
+        return pa.chunked_array(map(interval_texts, column.chunks), pa.large_utf8())
     if pa.types.is_temporal(column.type):
         return pc.cast(column, pa.utf8())
     return column

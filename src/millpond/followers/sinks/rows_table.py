@@ -62,7 +62,7 @@ class RowsTable(NamedTuple):
             found = type_of("timestamp" if kind == WINDOW else kind)
             if found is None:
                 what = f"The {sink} sink of {query.name} cannot write {item.name}, of type {kind}."
-                raise UnsupportedQuery(what, "Select its parts.")
+                raise UnsupportedQuery(what, "Select its parts, or cast it to string.")
             columns |= dict.fromkeys(parts, found)
             if len(parts) == 2:
                 windows[item.name] = parts

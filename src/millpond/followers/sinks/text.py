@@ -2,6 +2,7 @@
 
     timestamp   2013-01-01T10:00:00.000Z       three digits as Spark writes; six where three would lose some
     date        2013-01-01
+    interval    INTERVAL '0 00:10:01.5' DAY TO SECOND
     double      1.5, 3.0, 1.5e+10              the shortest text that reads back as the same double
     NaN, ±∞     "NaN", "Infinity", "-Infinity" quoted in JSON
     NULL        left out of a JSON object (or `null`, on request); an empty field in CSV
@@ -14,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -126,6 +128,8 @@ def plain_text(name: str, column: pa.Array) -> pa.Array:
     check_has_text(name, kind, nested=False)
     if pa.types.is_timestamp(kind):
         return _timestamps(column)
+    if pa.types.is_duration(kind):
+        return interval_texts(column)
     if pa.types.is_floating(kind):
         return _floats(column)
     return pc.cast(column, pa.large_utf8())
@@ -143,6 +147,23 @@ def _timestamps(column: pa.Array) -> pa.Array:
         text = pc.if_else(exact, text, pc.cast(micros, pa.large_utf8()))
     text = pc.replace_substring(text, " ", "T")
     return text if zone is None else pc.binary_join_element_wise(text, _large("Z"), _large(""))
+
+
+def interval_texts(column: pa.Array) -> pa.Array:
+    """Durations as Spark writes intervals of the type `INTERVAL DAY TO SECOND`."""
+    micros = np.asarray(pc.fill_null(pc.cast(column, pa.duration("us")).view(pa.int64()), 0))
+    size = np.abs(micros).view(np.uint64)  # also of the least integer, whose absolute value no int64 holds
+    parts = []
+    for unit, width in ((86_400_000_000, 1), (3_600_000_000, 2), (60_000_000, 2), (1_000_000, 2), (1, 6)):
+        whole, size = np.divmod(size, np.uint64(unit))
+        parts.append(pc.utf8_lpad(pc.cast(pa.array(whole), pa.large_utf8()), width, "0"))
+    days, hours, minutes, seconds, fraction = parts
+    exact = pc.utf8_rtrim(pc.binary_join_element_wise(seconds, fraction, _large(".")), "0")
+    seconds = pc.if_else(pc.equal(fraction, _large("000000")), seconds, exact)
+    sign = pc.if_else(pa.array(micros < 0), _large("INTERVAL '-"), _large("INTERVAL '"))
+    clock = pc.binary_join_element_wise(hours, minutes, seconds, _large(":"))
+    text = pc.binary_join_element_wise(sign, days, _large(" "), clock, _large("' DAY TO SECOND"), _large(""))
+    return pc.if_else(column.is_valid(), text, _nothing())
 
 
 def _floats(column: pa.Array) -> pa.Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple, TypedDict
@@ -13,6 +14,7 @@ import pyarrow as pa
 from millpond.errors import CorruptError
 from millpond.model.query import Query
 from millpond.model.types import (
+    INTERVAL,
     WINDOW,
     element_of,
     is_array,
@@ -28,10 +30,27 @@ from millpond.state.ports.store import Rows
 
 _ROWS_AT_ONCE = 1 << 16
 
+_INTERVAL = re.compile(r"INTERVAL '(-?)(\d+) (\d+):(\d+):(\d+)(?:\.(\d+))?' DAY TO SECOND")
+
+
+class _Interval(datetime.timedelta):
+    """The type of intervals for msgspec, which would read a `timedelta` from a text of ISO 8601."""
+
+
 _PLAIN: dict[str, Any] = {
     "string": str, "boolean": bool, "date": datetime.date, "timestamp": datetime.datetime,
-    "timestamp_ntz": datetime.datetime,
+    "timestamp_ntz": datetime.datetime, INTERVAL: _Interval,
 }  # fmt: skip
+
+
+def _interval(_kind: type, text: str) -> _Interval:
+    """Decodes an interval, as `sinks.text` writes it."""
+    found = _INTERVAL.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no interval")
+    sign, *parts, fraction = found.groups(default="")
+    days, hours, minutes, seconds, micros = (int(sign + part) for part in (*parts, fraction.ljust(6, "0")))
+    return _Interval(days, seconds, micros, 0, minutes, hours)
 
 
 class ServedColumn(NamedTuple):
@@ -57,7 +76,7 @@ class Documents:
         self._type = pa.struct([field for field in schema if field.name != OP or not query.changing])
         document = _fields(row=_fields(**{name: _read_as(kind) for name, kind in columns}))
         # not strict, because NaN and infinities are strings in JSON
-        self._decoder: Any = msgspec.json.Decoder(list[document], strict=False)  # type: ignore[valid-type]
+        self._decoder: Any = msgspec.json.Decoder(list[document], strict=False, dec_hook=_interval)  # type: ignore[valid-type]
 
     @property
     def schema(self) -> pa.Schema:

@@ -87,7 +87,7 @@ def _distinct(
 def _check_type(node: JavaObject, function: Function, kind: str) -> None:
     if not function.accepts.includes(kind):
         raise UnsupportedQuery(
-            f"`{text_of(node)}` is the {function.name} of a {kind}, which is not supported.",
+            f"`{text_of(node)}` is {function.name} of the type {kind}, which is not supported.",
             f"{function.name} takes {function.accepts.text}.",
         )
 

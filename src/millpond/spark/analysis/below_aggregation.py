@@ -132,7 +132,7 @@ class InputTranslator:
             return self.translate(column)
         if not can_emit(column.dataType()):
             raise UnsupportedQuery(
-                f"The column {column.name()} is a {type_of(column)}, which is not supported.",
+                f"The column {column.name()} has the type {type_of(column)}, which is not supported.",
                 cast_cure(type_of(column)),
             )
         if kind_of(column) == "Alias":
@@ -207,7 +207,7 @@ class InputTranslator:
         """A `Foreign` over the stream's own columns; `passing` says that its values are emitted unchanged."""
         if not (passing or is_storable(type_of(expression))):
             raise UnsupportedQuery(
-                f"`{text_of(expression)}` is a {type_of(expression)}, which is not supported.",
+                f"`{text_of(expression)}` has the type {type_of(expression)}, which is not supported.",
                 "Cast it to double, bigint or string.",
             )
         for layer in self.input_plan.layers:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from millpond.errors import UnsupportedQuery
 from millpond.model.expressions import Call, Column, Expression, Literal, columns_of, struct_of
-from millpond.model.types import WINDOW, is_known, struct_fields
+from millpond.model.types import INTERVAL, WINDOW, is_known, struct_fields
 from millpond.model.windows import Counted, Pattern, Window
 from millpond.plan.chains.upstream_joins import WINDOW_OF
 from millpond.spark.analysis.live_parameters import has_stand_in
@@ -47,7 +47,7 @@ def projected_above(
     """
     if not (is_known(type_of(node)) or can_emit(node.dataType())):
         raise UnsupportedQuery(
-            f"`{text_of(node)}` is a {type_of(node)}, which is not supported.", cast_cure(type_of(node))
+            f"`{text_of(node)}` has the type {type_of(node)}, which is not supported.", cast_cure(type_of(node))
         )
     if has_stand_in(str(expression.sql())):
         raise UnsupportedQuery(
@@ -86,7 +86,7 @@ def can_emit(kind: JavaObject) -> bool:
     if kind_of(kind) == "StructType":
         return all(can_emit(part.dataType()) for part in kind.fields())
     name = str(kind.catalogString())
-    return name == "binary" or is_known(name)
+    return name in ("binary", INTERVAL) or is_known(name)
 
 
 def with_bounds(expression: Expression) -> Expression:

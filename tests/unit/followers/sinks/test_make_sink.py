@@ -16,7 +16,9 @@ from millpond.followers.sinks.make_sink import sink_follower
 from millpond.log.manifest import Manifest
 from millpond.log.records import decode
 from millpond.model.endpoints import Sink
-from millpond.model.query import Query
+from millpond.model.expressions import Column
+from millpond.model.query import Named, Query
+from millpond.model.types import INTERVAL
 from millpond.model.windows import Sliding
 
 
@@ -103,3 +105,11 @@ def test_memory_and_console_pass_over_pruned_rows(filled: Any, tmp_path: Path) -
     filled.feed(ConsoleSink("q", tmp_path, filled.rows, write=printed.append))
     assert [n for n, _ in memory.epochs()] == [3]
     assert len(printed) == 1
+
+
+def test_a_sink_without_intervals_refuses_them_by_the_name_of_the_column(tmp_path: Path) -> None:
+    length = Named("length", Column("length", f"array<{INTERVAL}>"))
+    query = Query("q", "s", "ts", 0, Sliding(1, 1), (), (), (length,), sink=Sink("delta", "out"))
+    with pytest.raises(QueryError, match=r"no type for the column length.*interval") as refused:
+        sink_follower(query, "p", RowsReader(lambda *_: b""), tmp_path)
+    assert refused.value.cure == "Cast it to string."

@@ -125,6 +125,19 @@ def test_csv_reads_back_whatever_the_text(separator: str, tmp_path: Path) -> Non
     assert read == list(zip(texts, texts[::-1], strict=True))
 
 
+def test_intervals_as_spark_writes_them() -> None:
+    """Also negative ones, fractions of a second, and the least one, whose absolute value is no int64."""
+    micros = [0, 1_500_000, -1, None, 3 * 86_400_000_000 + 3_661_000_001, 10_100_000, -(2**63)]
+    table = pa.table({"i": pa.array(micros, pa.duration("us"))})
+    texts = [
+        "0 00:00:00", "0 00:00:01.5", "-0 00:00:00.000001", None, "3 01:01:01.000001", "0 00:00:10.1",
+        "-106751991 04:00:54.775808",
+    ]  # fmt: skip
+    whole = [None if text is None else f"INTERVAL '{text}' DAY TO SECOND" for text in texts]
+    assert [json.loads(text) for text in objects(table, omit_nulls=False)] == [{"i": text} for text in whole]
+    assert csv_lines(table.slice(3)).to_pylist() == ["", *whole[4:]]
+
+
 def test_types_without_text_are_named() -> None:
     with pytest.raises(UnsupportedQuery, match="column v of type binary"):
         json_objects(pa.table({"v": [[b"1"]]}), omit_nulls=True)

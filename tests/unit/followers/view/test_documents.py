@@ -18,7 +18,7 @@ from millpond.followers.view.view import BUCKET, END, KEY, latest_documents
 from millpond.kernels.columns import arrow_type
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
-from millpond.model.types import WINDOW
+from millpond.model.types import INTERVAL, WINDOW
 from millpond.model.windows import Sliding
 from millpond.runtime.rows.window_rows import output_schema
 
@@ -37,6 +37,7 @@ VALUES = {
     "date": st.dates(),
     "timestamp": _MOMENTS,
     "timestamp_ntz": _TIMES,
+    INTERVAL: st.timedeltas(dt.timedelta(-100_000_000), dt.timedelta(100_000_000)),
     "decimal(38,6)": st.integers(-(10**38) + 1, 10**38 - 1).map(lambda whole: Decimal(whole).scaleb(-6, EXACT)),
     WINDOW: st.fixed_dictionaries({"start": _MOMENTS, "end": _MOMENTS}),
     "array<string>": st.lists(_TEXTS, max_size=3),
@@ -86,3 +87,5 @@ def test_no_rows_and_rows_that_do_not_read() -> None:
     for wrong in (b'{"row":{"c 0`":"x","c 1`":1}}', b"{}", b'{"row":{"c 0`":1,"c 1`":12345.5}}', b"x"):
         with pytest.raises(CorruptError, match="do not read"):
             documents.rows([wrong])
+    with pytest.raises(CorruptError, match="10 minutes"):
+        Documents(query_of([INTERVAL])).rows([b'{"row":{"c 0`":"10 minutes"}}'])

@@ -37,10 +37,12 @@ from millpond.spark.analysis.joins.bounds import Bound, bound_of
 from millpond.spark.analysis.joins.subqueries import without_subqueries
 from millpond.spark.analysis.joins.ttl import Ttl, check_ttl
 from millpond.spark.analysis.query_terms import Extraction, Terms
+from millpond.spark.analysis.result_expressions import can_emit
 from millpond.spark.analysis.steps.inputs import Inputs, StepContext
 from millpond.spark.analysis.steps.normalise_clauses import normalise_clauses
 from millpond.spark.analysis.steps.step_boundaries import joins_streams, output_ids, referenced_ids
 from millpond.spark.analysis.user_aggregates import UserFunctions
+from millpond.spark.catalyst.cures import cast_cure
 from millpond.spark.catalyst.inlined_size import check_inlined
 from millpond.spark.catalyst.private_names import (
     Catalyst,
@@ -352,7 +354,7 @@ class _JoinReader:
     def _key(self, side: str, key: JavaObject) -> Expression:
         if not is_known(type_of(key)):
             raise UnsupportedQuery(
-                f"The key `{text_of(key)}` is a {type_of(key)}, which is not supported.",
+                f"The key `{text_of(key)}` has the type {type_of(key)}, which is not supported.",
                 f"Cast it to one of {', '.join(sorted(KEY_TYPES))} or a decimal.",
             )
         return self._sides[side].translate(key)
@@ -456,10 +458,10 @@ class _JoinReader:
         return self._value(side, self._sides[side].translate(node))
 
     def _output(self, column: JavaObject) -> Expression:
-        if type_of(column) != WINDOW and not is_known(type_of(column)):
+        if not (is_known(type_of(column)) or can_emit(column.dataType())):
             raise UnsupportedQuery(
-                f"The column {column.name()} of a join is a {type_of(column)}, which is not supported.",
-                "Cast it to string.",
+                f"`{text_of(column)}` has the type {type_of(column)}, which is not supported.",
+                cast_cure(type_of(column)),
             )
         if self._is_common_window(column):
             return Column("window", WINDOW)
