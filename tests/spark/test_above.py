@@ -125,9 +125,9 @@ def test_what_cannot_stand_above_an_aggregation_is_refused_by_name(spark: SparkS
         pond.param("least", 3)
         text = "SELECT {} AS x FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 0 SECONDS GROUP BY k, window(ts, '1 hour')"
         for output, reason in (
-            ("above_udf(count(*))", "calls a Python function above an aggregation"),
+            ("above_udf(count(*))", "calls a Python function over results"),
             ("array(count(*), :least)", "uses a live parameter"),
-            ("parse_json(max(k))", "is a variant"),
+            ("parse_json(max(k))", "the type variant"),
         ):
             with pytest.raises(UnsupportedQuery, match=reason):
                 pond.add("q", text.format(output))

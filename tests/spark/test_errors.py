@@ -61,7 +61,7 @@ QUERIES: list[tuple[str, type[MillpondError], str]] = [
     (f"SELECT c,\n percentile(v, 0.5, 2) AS p {WM} GROUP BY c, {W}", UnsupportedQuery, "line 2, column 2.*percentile"),
     (f"SELECT c, stddev(DISTINCT\n v) AS p {WM} GROUP BY c, {W}", UnsupportedQuery, "line 1, column 11.*DISTINCT"),
     (f"SELECT count(*) AS n {WM} GROUP BY {W}\n ORDER BY n", UnsupportedQuery, "line 2, column 2: .*ORDER BY"),
-    (f"SELECT parse_json(max(c)) AS y {WM} GROUP BY {W}", UnsupportedQuery, "line 1, column 8.* is a variant"),
+    (f"SELECT parse_json(max(c)) AS y {WM} GROUP BY {W}", UnsupportedQuery, "line 1, column 8.* the type variant"),
     # behind a hopping window, whose text is rewritten before Spark counts
     (
         "SELECT window(ts, '1 hour',\n '1 minute') AS w, sum(nosuch) AS s FROM STREAM tx WATERMARK ts DELAY OF "

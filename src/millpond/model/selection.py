@@ -82,8 +82,10 @@ def zone_of(query: AnyQuery) -> str | None:
 
 @lru_cache(1 << 12)
 def foreign_above(query: AnyQuery) -> tuple[Foreign, ...]:
-    """The distinct expressions over the results of an aggregation that only Spark evaluates, in a fixed order."""
-    if not isinstance(query, Query):
+    """The distinct expressions over the results of an aggregation or a join that only Spark evaluates, in a fixed
+    order.
+    """
+    if isinstance(query, Selection):
         return ()
     parts = [item.expression for item in query.output] + ([] if query.having is None else [query.having])
     return tuple(dict.fromkeys(node for part in parts for node in walk(part) if isinstance(node, Foreign)))
@@ -95,9 +97,13 @@ def foreign_keys(query: AnyQuery) -> frozenset[str]:
     return frozenset(node.key for node in (*nodes, *foreign_above(query)) if isinstance(node, Foreign))
 
 
-def input_type(query: Query, name: str) -> str:
-    """The type of an input of an expression over the results of an aggregation, such as `key:0` or `window.start`."""
+def input_type(query: Query | Join, name: str) -> str:
+    """The type of an input of an expression over results, such as `key:0`, `window.start` or `left:0`."""
     kind, _, number = name.partition(":")
+    if isinstance(query, Join) and number.isdecimal():
+        return query.sides[kind].values[int(number)].type
+    if isinstance(query, Join):
+        return WINDOW if number == "window" else "timestamp"
     if kind == "agg":
         return query.aggregates[int(number)].type
     if kind in ("key", "event"):

@@ -24,7 +24,7 @@ from millpond.runtime.gather.late_packets import late_rows
 from millpond.runtime.gather.lateness import marks_of
 from millpond.runtime.gather.owner_lookups import rows_of_packets
 from millpond.runtime.gather.retained_events import fold_retained
-from millpond.runtime.joins.fold_joins import fold_joins
+from millpond.runtime.joins.fold_joins import fold_joins, request_values
 from millpond.runtime.moves.move_state import logs_rebuilt
 from millpond.runtime.packets.event_counts import bounded
 from millpond.runtime.packets.unpack import PacketContents, combine_packets
@@ -95,7 +95,7 @@ def fold(
 def requested(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], files: Files) -> Requests:
     """The inputs of expressions that only Spark evaluates, for the results that a fold of these packets will have.
 
-    Only groups with such expressions are folded, and nothing is written.
+    Only groups and joins with such expressions are folded, and nothing is written.
 
     Raises:
         CorruptError, FilesLostError: as `fold`.
@@ -106,6 +106,9 @@ def requested(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], files
         for group in task.plan.groups:
             if any(foreign_above(plan.query) for plan in group.queries):
                 _closed_state(context, group, contents, *_marks_of(task, group, marks))
+        if any(foreign_above(plan.join) for plan in task.plan.joins.plans):
+            task = logs_rebuilt(task, instance, files, context.delta)
+            request_values(task, instance, contents.parts, marks, files, context.delta, context.writer)
     return requests
 
 

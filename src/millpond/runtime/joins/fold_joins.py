@@ -15,6 +15,7 @@ from millpond.errors import TooManyPairsError
 from millpond.kernels.semijoin import Live, reduced
 from millpond.model.expressions import Expression
 from millpond.model.join import LEFT, RIGHT, SEMI, Join, Within
+from millpond.model.selection import foreign_above
 from millpond.model.windows import Sliding
 from millpond.plan.groups.joins import JoinPlan, Joins, SideLog, alone_after_us, kept_rows, kept_us
 from millpond.runtime.event_log.event_log import GroupLog
@@ -73,8 +74,31 @@ def fold_joins(
 ) -> None:  # fmt: skip
     """Store new events, write the rows that become final, and merge sections."""
     joins, after = task.plan.joins, {stream: mark for stream, (_, mark) in marks.items()}
+    logs = _filled_logs(task, instance, parts, files, delta)
+    for plan in joins.plans:
+        _collect(task, plan, logs, marks, writer)
+        writer.flush()
+    for side_log, log in zip(joins.logs, logs, strict=True):
+        log.merge(delta, joins_need_from(joins, side_log, after), fan_in)
+
+
+def request_values(
+    task: FoldTask, instance: int, parts: Mapping[str, Sequence[GroupPart]], marks: Marks, files: Files,
+    delta: DeltaWriter, writer: RowWriter,
+) -> None:  # fmt: skip
+    """Request the values that `fold_joins` needs of Spark; what `delta` and `writer` get is discarded."""
+    logs = _filled_logs(task, instance, parts, files, delta)
+    for plan in task.plan.joins.plans:
+        if foreign_above(plan.join):
+            _collect(task, plan, logs, marks, writer)
+
+
+def _filled_logs(
+    task: FoldTask, instance: int, parts: Mapping[str, Sequence[GroupPart]], files: Files, delta: DeltaWriter
+) -> list[GroupLog]:
+    """The log of each side, with the new events, which are written."""
     logs = []
-    for side_log in joins.logs:
+    for side_log in task.plan.joins.logs:
         log = GroupLog(files, side_log, side_log.kept, task.of(instance, side_log), ())
         arrived = [_hashed(part) for part in parts.get(side_log.id, ())]
         if arrived:
@@ -82,14 +106,15 @@ def fold_joins(
             log.add(events)
             log.write(delta, events, 0, ())
         logs.append(log)
-    for plan in joins.plans:
-        span = _span(plan.join, marks)
-        if span is not None and plan.join.name not in task.quarantined:
-            sides = {side: (joins.logs[at], logs[at]) for side, at in plan.logs.items()}
-            writer.collect((plan.join.name,), _JoinFold(plan, sides, span).rows)
-            writer.flush()
-    for side_log, log in zip(joins.logs, logs, strict=True):
-        log.merge(delta, joins_need_from(joins, side_log, after), fan_in)
+    return logs
+
+
+def _collect(task: FoldTask, plan: JoinPlan, logs: Sequence[GroupLog], marks: Marks, writer: RowWriter) -> None:
+    """Collect the rows of a join that become final."""
+    span = _span(plan.join, marks)
+    if span is not None and plan.join.name not in task.quarantined:
+        sides = {side: (task.plan.joins.logs[at], logs[at]) for side, at in plan.logs.items()}
+        writer.collect((plan.join.name,), _JoinFold(plan, sides, span).rows)
 
 
 def _hashed(part: GroupPart) -> Events:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -14,8 +15,10 @@ from millpond.kernels.columns import NO_ROWS, Values, from_arrow, to_arrow
 from millpond.kernels.evaluate import Evaluator
 from millpond.model.expressions import Call, Column, Expression
 from millpond.model.join import LEFT, RIGHT, Join
+from millpond.model.selection import foreign_above, input_type
 from millpond.model.types import WINDOW
-from millpond.runtime.rows.window_rows import ARROW_WINDOW
+from millpond.runtime.rows.foreign_values import values_of
+from millpond.runtime.rows.window_rows import ARROW_WINDOW, take_values
 from millpond.state.keys.keys import equal_keys
 
 _NOBODY = -1
@@ -81,8 +84,8 @@ class Joined(NamedTuple):
 class _Columns(dict[str, Values]):
     """The columns of rows, created on first use."""
 
-    def __init__(self, join: Join, rows: Joined) -> None:
-        super().__init__()
+    def __init__(self, join: Join, rows: Joined, known: Mapping[str, Values] = MappingProxyType({})) -> None:
+        super().__init__(known)
         self._join, self._rows = join, rows
 
     def __missing__(self, name: str) -> Values:
@@ -105,13 +108,15 @@ def equal_rows(rows: Joined) -> Mask:
     return equal_keys(left, right, rows.size)
 
 
-def passing(join: Join, condition: Expression, rows: Joined) -> Mask:
-    """Which rows meet a condition.
+def passing(
+    join: Join, condition: Expression, rows: Joined, known: Mapping[str, Values] = MappingProxyType({})
+) -> Mask:  # fmt: skip
+    """Which rows meet a condition; `known`: the values of expressions in it that Spark has evaluated.
 
     Raises:
         OverflowedError: the condition raises an error for a row.
     """
-    values = _checked(join, Evaluator(_Columns(join, rows), rows.size)(condition))
+    values = _checked(join, Evaluator(_Columns(join, rows, known), rows.size)(condition))
     return np.broadcast_to(values.is_true(), (rows.size,))
 
 
@@ -123,15 +128,38 @@ def joined_rows(join: Join, made: Sequence[Joined]) -> tuple[list[pa.RecordBatch
     """
     batches, withheld = [], 0
     for rows in made:
-        kept = rows if join.having is None else rows.take(np.flatnonzero(passing(join, join.having, rows)))
+        known = _evaluated(join, rows)
+        if known is None:
+            continue
+        kept = rows
+        if join.having is not None:
+            positions = np.flatnonzero(passing(join, join.having, rows, known))
+            kept, known = rows.take(positions), {name: take_values(known[name], positions) for name in known}
         withheld += rows.size - kept.size
         if kept.size:
-            batches.append(_outputs(join, kept))
+            batches.append(_outputs(join, kept, known))
     return batches, withheld
 
 
-def _outputs(join: Join, rows: Joined) -> pa.RecordBatch:
-    evaluator = Evaluator(_Columns(join, rows), rows.size)
+def _evaluated(join: Join, rows: Joined) -> dict[str, Values] | None:
+    """The values of expressions that only Spark evaluates; None if only their inputs are collected."""
+    foreigns = foreign_above(join)
+    if not foreigns:
+        return {}
+    columns = _Columns(join, rows)
+    inputs = {name: _arrow_input(join, name, columns, rows) for foreign in foreigns for name in foreign.columns}
+    return values_of(join.name, foreigns, inputs, rows.size)
+
+
+def _arrow_input(join: Join, name: str, columns: Mapping[str, Values], rows: Joined) -> pa.Array:
+    side, _, what = name.partition(":")
+    if what == "window":
+        return _windows(rows, rows.missing(side))
+    return to_arrow(columns[name], input_type(join, name), rows.size)
+
+
+def _outputs(join: Join, rows: Joined, known: Mapping[str, Values]) -> pa.RecordBatch:
+    evaluator = Evaluator(_Columns(join, rows, known), rows.size)
     arrays = []
     for item in join.output:
         expression = item.expression

@@ -119,7 +119,7 @@ def values_of(
     values = _values.get()
     if values is None:
         raise UnsupportedQuery(
-            f"Only Spark evaluates `{foreigns[0].sql}` of {query}, above its aggregation.",
+            f"Only Spark evaluates `{foreigns[0].sql}` of {query}, over its results.",
             "Test the query in a pond, or without that expression.",
         )
     return values.of(query, foreigns, inputs, rows)

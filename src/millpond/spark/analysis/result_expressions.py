@@ -67,8 +67,8 @@ def projected_above(
             named.append(catalyst.alias(_catalyst_of(catalyst, column, meaning), "key", column))
     if _calls_python(expression):
         raise UnsupportedQuery(
-            f"`{text_of(node)}` calls a Python function above an aggregation, which is not supported.",
-            "Call it below the aggregation, or where the rows are read.",
+            f"`{text_of(node)}` calls a Python function over results, which is not supported.",
+            "Call it over the events, below the aggregation or join, or where the rows are read.",
         )
     return project(catalyst, catalyst.substitute(expression, named))
 
@@ -125,7 +125,11 @@ def _catalyst_of(catalyst: Catalyst, column: JavaObject, meaning: Expression) ->
     made = catalyst.make("CreateNamedStruct", fields)
     if isinstance(meaning.args[0], Literal):
         return made
-    present = _catalyst_of(catalyst, catalyst.not_null(column), meaning.args[0])
+    condition = meaning.args[0]
+    if isinstance(condition, Call) and condition.op == "isnotnull" and condition.args[0] == meaning.args[1]:
+        present = catalyst.not_null(fields[1])
+    else:
+        present = _catalyst_of(catalyst, catalyst.not_null(column), condition)
     return catalyst.make("If", present, made, catalyst.make("Literal", None, column.dataType()))
 
 

@@ -20,6 +20,8 @@ from millpond.errors import CorruptError, MillpondError
 from millpond.faults import reached
 from millpond.log.records import Receipt
 from millpond.model.expressions import Foreign
+from millpond.model.join import Join
+from millpond.model.query import Query
 from millpond.model.selection import foreign_above, input_type
 from millpond.plan.groups.plan import Plan
 from millpond.runtime.fold.fold import fold, requested
@@ -64,7 +66,7 @@ _PACKET = "packet"
 NOTHING_READ = Obstacle("nothing was read")
 """The result if no partition had a record: nothing was gathered or folded."""
 
-EVALUATED_ABOVE = "Spark evaluates expressions above an aggregation"
+EVALUATED_ABOVE = "Spark evaluates expressions over results"
 """Why an epoch cannot be direct if the plan has such expressions."""
 
 Evaluate: TypeAlias = Callable[[DataFrame, Sequence[Foreign]], DataFrame]
@@ -199,9 +201,11 @@ class Requested(NamedTuple):
 
 def expressions_above(plan: Plan) -> tuple[Requested, ...]:
     """The distinct expressions over results that only Spark evaluates."""
+    queries: list[Query | Join] = [of.query for group in plan.groups for of in group.queries]
+    queries += [of.join for of in plan.joins.plans]
     found = {
-        value.name: Requested(value, tuple(input_type(of.query, name) for name in value.columns))
-        for group in plan.groups for of in group.queries for value in foreign_above(of.query)
+        value.name: Requested(value, tuple(input_type(query, name) for name in value.columns))
+        for query in queries for value in foreign_above(query)
     }  # fmt: skip
     return tuple(found[name] for name in sorted(found))
 

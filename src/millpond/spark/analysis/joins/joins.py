@@ -16,7 +16,7 @@ import msgspec
 from pyspark.sql import DataFrame
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
-from millpond.model.expressions import Call, Column, Expression, call, conjuncts_of
+from millpond.model.expressions import Call, Column, Expression, Foreign, call, conjuncts_of, struct_of, walk
 from millpond.model.join import ANTI, LEFT, RIGHT, SEMI, Join, Side, Within
 from millpond.model.query import Named, named_once
 from millpond.model.selection import AnyQuery
@@ -34,10 +34,11 @@ from millpond.spark.analysis.chains.sides import RowsSide, same_window
 from millpond.spark.analysis.expressions import Translator, all_true
 from millpond.spark.analysis.extract import extract_query
 from millpond.spark.analysis.joins.bounds import Bound, bound_of
+from millpond.spark.analysis.joins.kinds import join_kind
 from millpond.spark.analysis.joins.subqueries import without_subqueries
 from millpond.spark.analysis.joins.ttl import Ttl, check_ttl
 from millpond.spark.analysis.query_terms import Extraction, Terms
-from millpond.spark.analysis.result_expressions import can_emit
+from millpond.spark.analysis.result_expressions import can_emit, projected_above
 from millpond.spark.analysis.steps.inputs import Inputs, StepContext
 from millpond.spark.analysis.steps.normalise_clauses import normalise_clauses
 from millpond.spark.analysis.steps.step_boundaries import joins_streams, output_ids, referenced_ids
@@ -60,11 +61,8 @@ from millpond.spark.catalyst.private_names import (
     text_of,
     type_of,
 )
+from millpond.spark.catalyst.spark_expressions import Projected
 
-_KINDS = {
-    "Inner": "inner", "Cross": "inner", "LeftOuter": "left", "RightOuter": "right", "FullOuter": "full",
-    "LeftSemi": SEMI, "LeftAnti": ANTI,
-}  # fmt: skip
 _FIELDS = ("start", "end")
 MOST_PAIRS = 10_000_000
 """The most pairs that a join without equal keys may evaluate in one epoch."""
@@ -128,20 +126,7 @@ class _JoinReader:
     def __init__(self, context: StepContext, join: JavaObject, needed: Collection[int]) -> None:
         catalyst, terms = context.catalyst, context.terms
         self._catalyst, self._terms, self._join = catalyst, terms, join
-        kind = kind_of(join.joinType())
-        if kind == "ExistenceJoin":
-            raise UnsupportedQuery(
-                "EXISTS or IN over a stream is part of a larger expression, which is not supported.",
-                "Write it as a condition of its own: WHERE EXISTS (SELECT …) AND …, or NOT EXISTS.",
-            )
-        if kind not in _KINDS:
-            raise UnsupportedQuery(
-                f"A join of this kind ({join.joinType().sql()}) of two streams is not supported.",
-                "Write [INNER | LEFT | RIGHT | FULL | LEFT SEMI | LEFT ANTI] JOIN … ON …."
-                if terms.text
-                else "Use one of 'inner', 'left', 'right', 'full', 'left_semi', 'left_anti' in .join(other, on, how).",
-            )
-        self._kind = _KINDS[kind]
+        self._kind = join_kind(join, by_text=bool(terms.text))
         self._sides: dict[str, InputTranslator] = {}
         self._rows: dict[str, RowsSide] = {}
         self._owned: dict[int, str] = {}
@@ -164,6 +149,8 @@ class _JoinReader:
         self._starts: list[Expression] = []
         self._layers: list[list[JavaObject]] = []
         self._extended = False
+        self._of_results = False
+        self._foreigns: dict[str, Projected] = {}
         self._ttl = Ttl(terms)
         self._select = "SELECT" if terms.text else ".select(…)"
         self._over = Translator(catalyst, self._resolved, self._computed, self._field, rounding=True)
@@ -184,9 +171,12 @@ class _JoinReader:
                 self._layers.append(aliases)
         when, keys, rest = self._separated(pair_conditions)
         self._when = when
-        condition = all_true([*self._starts, *(self._over(part) for part in rest)])
-        self._extended = self._kind != "inner"
-        having = all_true([self._over(part) for part in later])
+        self._of_results = self._kind == "inner"  # then a condition on pairs may as well be one on rows
+        conditions = [self._over(part) for part in rest]
+        self._extended, self._of_results = self._kind != "inner", True
+        by_spark = [part for part in conditions if any(isinstance(node, Foreign) for node in walk(part))]
+        condition = all_true([*self._starts, *(part for part in conditions if part not in by_spark)])
+        having = all_true([*by_spark, *(self._over(part) for part in later)])
         named = [Named(name, self._output(self._lowered(column))) for name, column in terms.named(outputs)]
         output = named_once(named)
         made = [self._side(side, keys[i]) for i, side in enumerate((LEFT, RIGHT))]
@@ -195,7 +185,8 @@ class _JoinReader:
             msgspec.UNSET if keys[0] else MOST_PAIRS, self._ttl.used,
         )  # fmt: skip
         left, right = (self._sides[side].extraction(join) for side in (LEFT, RIGHT))
-        return left._replace(foreigns=left.foreigns | right.foreigns, also=((right.stream, right.derived),))
+        foreigns = left.foreigns | right.foreigns | self._foreigns
+        return left._replace(foreigns=foreigns, also=((right.stream, right.derived),))
 
     def _lowered(self, expression: JavaObject) -> JavaObject:
         """The expression over the columns of the two sides."""
@@ -246,7 +237,7 @@ class _JoinReader:
         pairs.
         """
         side = self._side_of(part)
-        if side is None or self._preserves(side) or any(self._is_window(column) for column in references(part)):
+        if side is None or self._preserves(side) or self._has_window(part):
             return False
         self._where[side].append(self._sides[side].translate(part))
         return True
@@ -255,8 +246,10 @@ class _JoinReader:
         """Whether an event of a side is emitted although it meets no condition of the join."""
         return self._kind in ("full", side) or (self._kind == ANTI and side == LEFT)
 
-    def _is_window(self, column: JavaObject) -> bool:
-        return self._sides[self._owned[id_of(column)]].input_plan.window_part(column) is not None
+    def _has_window(self, expression: JavaObject) -> bool:
+        """Whether an expression reads a window of a side."""
+        owners = [(self._sides[self._owned[id_of(column)]], column) for column in references(expression)]
+        return any(side.input_plan.window_part(column) is not None for side, column in owners)
 
     def _equated(self, part: JavaObject) -> tuple[JavaObject, JavaObject] | None:
         """The left and the right part of an equality between the two sides; None for other conditions."""
@@ -442,20 +435,37 @@ class _JoinReader:
             return Column(f"{side}:window", WINDOW)
         return made_window(*(self._value(side, Column(f"{name}.{field}", "timestamp")) for field in _FIELDS))
 
+    def _window_struct(self, column: JavaObject) -> Expression | None:
+        """Like `_whole_window`, as a struct that an expression of Spark can read."""
+        made = self._whole_window(column)
+        if not isinstance(made, Call):
+            return made
+        return struct_of(made.args, WINDOW, call("isnotnull", made.args[:1], "boolean"))
+
     def _computed(self, node: JavaObject) -> Expression:
-        """An expression that the model cannot express; it is computed where the events of its side are read."""
+        """An expression that the model cannot express.
+
+        It is computed where the events of its side are read. If it reads both sides, events that may be missing,
+        windows or rows of another query, Spark evaluates it for the joined rows.
+        """
         side = self._side_of(node)
-        if side is None:
+        always = self._kind == side or (self._kind in (SEMI, ANTI) and side == LEFT)
+        if side is None or side in self._rows or (self._extended and not always) or self._has_window(node):
+            return self._of_rows(node)
+        return self._value(side, self._sides[side].translate(node))
+
+    def _of_rows(self, node: JavaObject) -> Expression:
+        """An expression that Spark evaluates for joined rows."""
+        if not self._of_results:
             raise UnsupportedQuery(
-                f"`{text_of(node)}` is computed from both sides of a join, which is not supported.",
+                f"`{text_of(node)}`, in the condition of an outer join, is computed from both sides: not supported.",
                 f"Compute its parts in a {self._select} of each side, or use plain comparisons and arithmetic.",
             )
-        if self._extended and not self._preserves(side) and not (self._kind == SEMI and side == LEFT):
-            raise UnsupportedQuery(
-                f"`{text_of(node)}` is computed from events that may be missing, which is not supported.",
-                f"Compute it in a {self._select} of that side, below the join.",
-            )
-        return self._value(side, self._sides[side].translate(node))
+        columns = references(node)
+        meanings = {id_of(one): self._window_struct(one) or self._resolved(one) for one in columns}
+        projected = projected_above(self._catalyst, node, node, meanings)
+        self._foreigns.setdefault(projected.value.key, projected)
+        return projected.value
 
     def _output(self, column: JavaObject) -> Expression:
         if not (is_known(type_of(column)) or can_emit(column.dataType())):
