@@ -10,6 +10,7 @@ pair.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 
 import msgspec
@@ -39,6 +40,7 @@ from millpond.spark.analysis.joins.subqueries import without_subqueries
 from millpond.spark.analysis.joins.ttl import Ttl, check_ttl
 from millpond.spark.analysis.query_terms import Extraction, Terms
 from millpond.spark.analysis.result_expressions import can_emit, projected_above
+from millpond.spark.analysis.steps.computed_below import reads_inner_rows, with_lower_columns
 from millpond.spark.analysis.steps.inputs import Inputs, StepContext
 from millpond.spark.analysis.steps.normalise_clauses import normalise_clauses
 from millpond.spark.analysis.steps.step_boundaries import joins_streams, output_ids, referenced_ids
@@ -92,6 +94,9 @@ def extract_any(
         return inputs.finished(made)
 
     found = extract(plan, terms)
+    if reads_inner_rows(found):
+        with suppress(UnsupportedQuery):  # then the error about the rows is the better one
+            found = extract(with_lower_columns(catalyst, plan), terms)
     if terms.ttl_us is not None:
         check_ttl(found)
     return found

@@ -1,0 +1,116 @@
+"""Moves expressions of an upper step, of which Spark does not see the rows, into the output of the step below.
+
+    SELECT w, sum(round(a / b, 2)) FROM (SELECT … JOIN …) GROUP BY w
+
+becomes an aggregation of a column `round(a / b, 2)` of the join, for whose rows Spark can evaluate expressions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from millpond.model.expressions import Foreign, walk
+from millpond.model.join import Join
+from millpond.model.selection import AnyQuery, expressions_of, is_inner
+from millpond.spark.analysis.joins.plan_nodes import logical
+from millpond.spark.analysis.query_terms import Extraction
+from millpond.spark.analysis.steps.step_boundaries import child_of, cut_below
+from millpond.spark.catalyst.private_names import (
+    Catalyst,
+    JavaObject,
+    children,
+    id_of,
+    items,
+    kind_of,
+    optional,
+    outputs,
+    references,
+)
+
+_PASSING = ("Project", "Filter", "SubqueryAlias", "EventTimeWatermark")
+_AS_IT_IS = ("AttributeReference", "Literal")
+
+
+class _Moved(NamedTuple):
+    """An expression, and the column that the step below computes instead."""
+
+    expression: JavaObject
+    alias: JavaObject
+
+
+def reads_inner_rows(found: Extraction) -> bool:
+    """Whether a step has an expression over rows of the step below that only Spark evaluates."""
+    return any(map(_reads_inner_rows, (found.query, *(step.query for step in found.inner))))
+
+
+def _reads_inner_rows(query: AnyQuery) -> bool:
+    if isinstance(query, Join) or not is_inner(query.stream):
+        return False
+    return any(isinstance(node, Foreign) for one in expressions_of(query) for node in walk(one))
+
+
+def with_lower_columns(catalyst: Catalyst, node: JavaObject) -> JavaObject:
+    """The plan in which lower steps compute the keys and arguments of aggregations over their rows."""
+    if not node.isStreaming():
+        return node
+    node = catalyst.rebuilt(node, [with_lower_columns(catalyst, child) for child in children(node)])
+    leaf = cut_below(child_of(node)) if kind_of(node) == "Aggregate" else None
+    if leaf is None or kind_of(leaf) == "Union":
+        return node
+    emitted = {id_of(column) for column in outputs(leaf)}
+    moved: list[_Moved] = []
+    for one in _computed(node):
+        used = {id_of(column) for column in references(one)}
+        if used and used <= emitted and not any(one.semanticEquals(known.expression) for known in moved):
+            moved.append(_Moved(one, catalyst.alias(one, f"computed {len(moved)}")))
+    child = _with_columns(catalyst, child_of(node), leaf, [one.alias for one in moved]) if moved else None
+    if child is None:
+        return node
+    keys, results = (
+        [_replaced(catalyst, one, moved) for one in items(part)]
+        for part in (node.groupingExpressions(), node.aggregateExpressions())
+    )
+    return logical(catalyst, "Aggregate", keys, results, child, node.hint())
+
+
+def _computed(aggregate: JavaObject) -> Iterator[JavaObject]:
+    """The keys of an aggregation, and the arguments and filters of its aggregates, that are more than a column."""
+    calls = [call for one in items(aggregate.aggregateExpressions()) for call in _calls(one)]
+    arguments = [part for call in calls for part in children(call.aggregateFunction())]
+    filters = [condition for call in calls if (condition := optional(call.filter())) is not None]
+    for one in (*items(aggregate.groupingExpressions()), *arguments, *filters):
+        if kind_of(one) not in _AS_IT_IS:
+            yield one
+
+
+def _calls(expression: JavaObject) -> Iterator[JavaObject]:
+    if kind_of(expression) == "AggregateExpression":
+        yield expression
+        return
+    for part in children(expression):
+        yield from _calls(part)
+
+
+def _with_columns(
+    catalyst: Catalyst, node: JavaObject, leaf: JavaObject, columns: Sequence[JavaObject]
+) -> JavaObject | None:
+    """The plan `node` with more columns of `leaf`, which is below it; None if a node does not pass them on."""
+    if node.fastEquals(leaf):
+        return logical(catalyst, "Project", [*outputs(leaf), *columns], leaf)
+    if kind_of(node) not in _PASSING:
+        return None
+    below = _with_columns(catalyst, child_of(node), leaf, columns)
+    if below is None:
+        return None
+    if kind_of(node) == "Project":
+        passed = [*items(node.projectList()), *(column.toAttribute() for column in columns)]
+        return logical(catalyst, "Project", passed, below)
+    return catalyst.rebuilt(node, [below])
+
+
+def _replaced(catalyst: Catalyst, expression: JavaObject, moved: Sequence[_Moved]) -> JavaObject:
+    for one in moved:
+        if expression.semanticEquals(one.expression):
+            return one.alias.toAttribute()
+    return catalyst.rebuilt(expression, [_replaced(catalyst, part, moved) for part in children(expression)])
