@@ -411,6 +411,8 @@ def test_events_of_open_windows_are_taken_by_first_steps(spark: SparkSession, tm
 
 
 REFUSED = {
+    "does not see the rows of an inner query. Compute `element_at":  # a filter may keep rows from the argument
+    f"SELECT w, count(element_at(array(1), CAST(n AS INT))) FILTER (WHERE n < 2) AS c FROM ({COUNTS}) GROUP BY w",
     "does not see the rows of an inner": f"SELECT c.n FROM ({COUNTS}) AS c JOIN ({COUNTS}) AS d "
     "ON c.w = d.w AND reverse(c.k) = reverse(d.k)",
     "has no window, so its rows change": f"SELECT max(n) AS n FROM (SELECT k, count(*) AS n FROM {READ} GROUP BY k)",

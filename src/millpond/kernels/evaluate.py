@@ -23,7 +23,7 @@ from millpond.kernels.hashing import xxhash64
 from millpond.kernels.scalar_functions import apply, is_function
 from millpond.kernels.structs import field_of, made_struct
 from millpond.model.expressions import Call, Column, Expression, Foreign, Literal, Parameter, is_list
-from millpond.model.types import is_decimal, is_float, is_known
+from millpond.model.types import is_decimal, is_float, is_known, is_storable
 from millpond.state.numbers.int128 import wide_integer
 
 
@@ -110,8 +110,8 @@ class Evaluator:
 
 def constant(literal: Literal) -> Values:
     """The value of a literal, zero-dimensional."""
-    if literal.type == "string":
-        return Values(pa.scalar(literal.text, pa.string()), np.bool_(literal.text is None) | NO_ROWS)
+    if literal.type == "string" or (literal.text is None and is_storable(literal.type) and not is_known(literal.type)):
+        return Values(pa.scalar(literal.text, arrow_type(literal.type)), np.bool_(literal.text is None) | NO_ROWS)
     if is_decimal(literal.type):
         return Values(wide_integer(int((literal.text or "0").replace(".", ""))), np.array(literal.text is None))
     width = np.float32 if literal.type == "float" else np.float64 if literal.type == "double" else np.int64

@@ -612,6 +612,11 @@ HAVING max(ts) - min(ts) > INTERVAL 20 MINUTES;
 
 -- without windows: each event is answered alone
 
+--- earlier_nested_values
+SELECT id, lag(ts - TIMESTAMP '2023-11-15') OVER w AS before, lag(array(id, qty)) OVER w AS pair, lag(kind, 2) OVER w AS k
+FROM tx
+WINDOW w AS (PARTITION BY merchant ORDER BY ts);
+
 --- intervals
 SELECT id, ts - TIMESTAMP '2023-11-15 00:00:00.25' AS since, make_dt_interval(0, 0, qty, 1.5) AS some
 FROM tx

@@ -108,7 +108,7 @@ def requested(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], files
                 _closed_state(context, group, contents, *_marks_of(task, group, marks))
         if any(foreign_above(plan.join) for plan in task.plan.joins.plans):
             task = logs_rebuilt(task, instance, files, context.delta)
-            request_values(task, instance, contents.parts, marks, files, context.delta, context.writer)
+            request_values(task, instance, contents.parts, marks, files, context.writer)
     return requests
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -74,7 +74,7 @@ def fold_joins(
 ) -> None:  # fmt: skip
     """Store new events, write the rows that become final, and merge sections."""
     joins, after = task.plan.joins, {stream: mark for stream, (_, mark) in marks.items()}
-    logs = _filled_logs(task, instance, parts, files, delta)
+    logs = _filled_logs(task, instance, parts, files, delta=delta)
     for plan in joins.plans:
         _collect(task, plan, logs, marks, writer)
         writer.flush()
@@ -84,27 +84,31 @@ def fold_joins(
 
 def request_values(
     task: FoldTask, instance: int, parts: Mapping[str, Sequence[GroupPart]], marks: Marks, files: Files,
-    delta: DeltaWriter, writer: RowWriter,
+    writer: RowWriter,
 ) -> None:  # fmt: skip
-    """Request the values that `fold_joins` needs of Spark; what `delta` and `writer` get is discarded."""
-    logs = _filled_logs(task, instance, parts, files, delta)
-    for plan in task.plan.joins.plans:
-        if foreign_above(plan.join):
-            _collect(task, plan, logs, marks, writer)
+    """Request the values that `fold_joins` needs of Spark; what `writer` gets is discarded."""
+    plans = [plan for plan in task.plan.joins.plans if foreign_above(plan.join)]
+    used = {position for plan in plans for position in plan.logs.values()}
+    logs = _filled_logs(task, instance, parts, files, used)
+    for plan in plans:
+        _collect(task, plan, logs, marks, writer)
 
 
 def _filled_logs(
-    task: FoldTask, instance: int, parts: Mapping[str, Sequence[GroupPart]], files: Files, delta: DeltaWriter
-) -> list[GroupLog]:
-    """The log of each side, with the new events, which are written."""
+    task: FoldTask, instance: int, parts: Mapping[str, Sequence[GroupPart]], files: Files,
+    used: Collection[int] | None = None, delta: DeltaWriter | None = None,
+) -> list[GroupLog]:  # fmt: skip
+    """The log of each side, with the new events, which are written to a `delta`; `used`: only these get new events."""
     logs = []
-    for side_log in task.plan.joins.logs:
+    for position, side_log in enumerate(task.plan.joins.logs):
         log = GroupLog(files, side_log, side_log.kept, task.of(instance, side_log), ())
-        arrived = [_hashed(part) for part in parts.get(side_log.id, ())]
+        packets = parts.get(side_log.id, ()) if used is None or position in used else ()
+        arrived = [_hashed(part) for part in packets]
         if arrived:
             events = log.concat_stored(arrived)
             log.add(events)
-            log.write(delta, events, 0, ())
+            if delta is not None:
+                log.write(delta, events, 0, ())
         logs.append(log)
     return logs
 

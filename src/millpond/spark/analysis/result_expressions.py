@@ -89,6 +89,13 @@ def can_emit(kind: JavaObject) -> bool:
     return name in ("binary", INTERVAL) or is_known(name)
 
 
+def null_for_null(expression: JavaObject) -> bool:
+    """Whether an expression is NULL where a column that it reads is NULL, as `reverse(a)` is, and `array(a)` is not."""
+    if kind_of(expression) in ("AttributeReference", "Literal"):
+        return True
+    return bool(expression.nullIntolerant()) and all(map(null_for_null, children(expression)))
+
+
 def with_bounds(expression: Expression) -> Expression:
     """The expression with windows inside of it made of their bounds; a column that is a window stays."""
     if not isinstance(expression, Call):

@@ -39,7 +39,7 @@ from millpond.spark.analysis.joins.kinds import join_kind
 from millpond.spark.analysis.joins.subqueries import without_subqueries
 from millpond.spark.analysis.joins.ttl import Ttl, check_ttl
 from millpond.spark.analysis.query_terms import Extraction, Terms
-from millpond.spark.analysis.result_expressions import can_emit, projected_above
+from millpond.spark.analysis.result_expressions import can_emit, null_for_null, projected_above
 from millpond.spark.analysis.steps.computed_below import reads_inner_rows, with_lower_columns
 from millpond.spark.analysis.steps.inputs import Inputs, StepContext
 from millpond.spark.analysis.steps.normalise_clauses import normalise_clauses
@@ -253,8 +253,7 @@ class _JoinReader:
 
     def _has_window(self, expression: JavaObject) -> bool:
         """Whether an expression reads a window of a side."""
-        owners = [(self._sides[self._owned[id_of(column)]], column) for column in references(expression)]
-        return any(side.input_plan.window_part(column) is not None for side, column in owners)
+        return any(self._sides[self._owned[id_of(one)]].input_plan.window_part(one) for one in references(expression))
 
     def _equated(self, part: JavaObject) -> tuple[JavaObject, JavaObject] | None:
         """The left and the right part of an equality between the two sides; None for other conditions."""
@@ -454,8 +453,9 @@ class _JoinReader:
         windows or rows of another query, Spark evaluates it for the joined rows.
         """
         side = self._side_of(node)
-        always = self._kind == side or (self._kind in (SEMI, ANTI) and side == LEFT)
-        if side is None or side in self._rows or (self._extended and not always) or self._has_window(node):
+        always = not self._extended or self._kind == side or (self._kind in (SEMI, ANTI) and side == LEFT)
+        always = always or (self._kind == "full" and null_for_null(node))
+        if side is None or side in self._rows or not always or self._has_window(node):
             return self._of_rows(node)
         return self._value(side, self._sides[side].translate(node))
 
@@ -463,7 +463,7 @@ class _JoinReader:
         """An expression that Spark evaluates for joined rows."""
         if not self._of_results:
             raise UnsupportedQuery(
-                f"`{text_of(node)}`, in the condition of an outer join, is computed from both sides: not supported.",
+                f"`{text_of(node)}` is computed from both sides in ON of an outer, semi or anti join: not supported.",
                 f"Compute its parts in a {self._select} of each side, or use plain comparisons and arithmetic.",
             )
         columns = references(node)

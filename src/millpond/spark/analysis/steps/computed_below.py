@@ -75,13 +75,15 @@ def with_lower_columns(catalyst: Catalyst, node: JavaObject) -> JavaObject:
 
 
 def _computed(aggregate: JavaObject) -> Iterator[JavaObject]:
-    """The keys of an aggregation, and the arguments and filters of its aggregates, that are more than a column."""
-    calls = [call for one in items(aggregate.aggregateExpressions()) for call in _calls(one)]
-    arguments = [part for call in calls for part in children(call.aggregateFunction())]
-    filters = [condition for call in calls if (condition := optional(call.filter())) is not None]
-    for one in (*items(aggregate.groupingExpressions()), *arguments, *filters):
-        if kind_of(one) not in _AS_IT_IS:
-            yield one
+    """The keys of an aggregation, and the arguments and filters of its aggregates, that are more than a column.
+
+    An argument beside a filter stays, because it may raise for a row that the filter leaves out.
+    """
+    parts = items(aggregate.groupingExpressions())
+    for call in (call for one in items(aggregate.aggregateExpressions()) for call in _calls(one)):
+        condition = optional(call.filter())
+        parts += children(call.aggregateFunction()) if condition is None else [condition]
+    yield from (part for part in parts if kind_of(part) not in _AS_IT_IS)
 
 
 def _calls(expression: JavaObject) -> Iterator[JavaObject]:
