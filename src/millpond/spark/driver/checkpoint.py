@@ -45,10 +45,8 @@ never refers to something that it lacks.
 
 _METADATA = (
     '{"batchWatermarkMs":0,"batchTimestampMs":0,'
-    # Spark treats the first setting as off if it is missing here, and would read every source from its beginning. It
-    # seeks the second one, which the tick's limit needs, in files of state that no pond has, and fails.
-    '"conf":{"spark.sql.streaming.queryEvolution.enableSourceEvolution":"true","spark.sql.shuffle.partitions":"4"},'
-    '"sourceMetadataInfo":{}}'
+    # Spark treats a setting that is missing here as off, and would then read every source from its beginning.
+    '"conf":{"spark.sql.streaming.queryEvolution.enableSourceEvolution":"true"},"sourceMetadataInfo":{}}'
 )
 
 

@@ -175,8 +175,9 @@ def read(
     separated = tuple((base.name, *base.policy) for base in every if base.policy is not None)
     if tick:
         rate = spark.readStream.name(TICK).format("rate").option("rowsPerSecond", 1).option("numPartitions", 1)
-        # Spark removes a limit of no rows from each batch's plan, so that no task reads the tick
-        parts.append(rate.load().limit(0).select(F.lit(0).alias("stream")))
+        # The session lets Spark remove a source without rows from each batch's plan, so no task reads the tick.
+        # A limit of no rows would make the query one with state, whose checkpoint Spark wants to find after a restart.
+        parts.append(rate.load().where(F.lit(False)).select(F.lit(0).alias("stream")))
     if not parts:
         raise QueryTypeError("There is nothing to read: no stream and no tick.", "Declare a stream.")
     kinds = {field.name: field.dataType for part in parts for field in part.schema.fields}
