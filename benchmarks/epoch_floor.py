@@ -61,6 +61,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     parser.add_argument("--defaults", action="store_true", help="plain Spark with its own settings")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
+    if unknown := {*options.kinds} - {*KINDS}:
+        parser.error(f"unknown kinds: {', '.join(sorted(unknown))}")
     if options.child:
         print("@" + json.dumps(measured(options.child, options.epochs, options.defaults)))
         return {}
@@ -81,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
 
 
 def measured(kind: str, epochs: int, defaults: bool = False) -> dict[str, object]:
-    """Run one kind to the end of its files."""
+    """Run one kind to the end of its files; returns ms between batches, and CPU per batch by process and by threads."""
     files = epochs + WARM_UP
     source = transactions(Size(EVENTS * files, files, 100_000))
     spark = _defaults() if defaults else spark_session(f"local[{INSTANCES}]", driver_memory="2g")
@@ -149,7 +151,10 @@ def _defaults() -> SparkSession:
 def _java() -> int:
     """The process of the JVM: the only child that is one."""
     for path in Path("/proc").glob("[0-9]*/stat"):
-        head, _, rest = path.read_text().rpartition(")")
+        try:
+            head, _, rest = path.read_text().rpartition(")")
+        except OSError:  # it has ended
+            continue
         if head.endswith("(java") and int(rest.split()[1]) == os.getpid():
             return int(path.parent.name)
     return own_gateway().process.pid

@@ -164,7 +164,7 @@ def ranks_shown(query: Query) -> list[str]:
 
 
 def first_rows(query: Query, seen: Sequence[dict[str, Any]]) -> list[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-    """The identity and the values of each row over all events so far."""
+    """The identity and the values of each row over all events until now."""
     most = query.window.rows  # type: ignore[union-attr]
     functions = [query.aggregates[int(name[-1])].function for name in ranks_shown(query)]
     limit = query.aggregates[1 if query.name == "numbered_dense" else 0].function

@@ -362,15 +362,17 @@ def test_each_page_is_accessible_and_fits_a_narrow_screen(page: Page, served: Se
     page.emulate_media(color_scheme="light" if scheme == "light" else "dark")
     page.set_viewport_size({"width": 360, "height": 640})
     found = list[str]()
-    for path, heading in [*PAGES, ("queries/spend", "spend")]:
-        go(page, served, path, heading)
-        expect(page.locator("body")).to_have_class(re.compile("body--dark" if scheme == "dark" else "body--light"))
-        found += [f"{heading}: {one}" for one in violations(page)]
-        wide = page.evaluate("document.documentElement.scrollWidth")
-        found += [f"{heading} is {wide} pixels wide"] if wide > 360 else []
+    try:
+        for path, heading in [*PAGES, ("queries/spend", "spend")]:
+            go(page, served, path, heading)
+            expect(page.locator("body")).to_have_class(re.compile("body--dark" if scheme == "dark" else "body--light"))
+            found += [f"{heading}: {one}" for one in violations(page)]
+            wide = page.evaluate("document.documentElement.scrollWidth")
+            found += [f"{heading} is {wide} pixels wide"] if wide > 360 else []
+    finally:
+        page.emulate_media(color_scheme="light")
+        page.set_viewport_size(size)
     assert not found, "\n".join(found)
-    page.emulate_media(color_scheme="light")
-    page.set_viewport_size(size)
 
 
 def test_a_change_can_be_made_with_the_keyboard(page: Page, served: Served) -> None:

@@ -82,9 +82,7 @@ def zone_of(query: AnyQuery) -> str | None:
 
 @lru_cache(1 << 12)
 def foreign_above(query: AnyQuery) -> tuple[Foreign, ...]:
-    """The distinct expressions over the results of an aggregation or a join that only Spark evaluates, in a fixed
-    order.
-    """
+    """The distinct expressions over results that only Spark evaluates, in a fixed order."""
     if isinstance(query, Selection):
         return ()
     parts = [item.expression for item in query.output] + ([] if query.having is None else [query.having])
@@ -98,7 +96,7 @@ def foreign_keys(query: AnyQuery) -> frozenset[str]:
 
 
 def input_type(query: Query | Join, name: str) -> str:
-    """The type of an input of an expression over results, such as `key:0`, `window.start` or `left:0`."""
+    """The type of an input of an expression over results, such as `key:0` or, of a join, `left:0` and `left:window`."""
     kind, _, number = name.partition(":")
     if isinstance(query, Join) and number.isdecimal():
         return query.sides[kind].values[int(number)].type

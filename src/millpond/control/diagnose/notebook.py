@@ -11,7 +11,7 @@ from millpond.plan.explain.amounts import count_of
 
 
 class QueryList(tuple[AnyQuery, ...]):
-    """Queries, of which a notebook shows a table, and other programs the names."""
+    """A tuple of queries that a notebook shows as a table; its `repr` has their names."""
 
     def __repr__(self) -> str:
         names = ", ".join(query.name for query in self)

@@ -58,8 +58,8 @@ class Problems:
         self._ahead: dict[str, list[str]] = {}
         self._malformed: dict[str, Problem] = {}
 
-    def add_epoch(self, epoch: Epoch, tally: EventTotals, queries: Mapping[str, AnyQuery]) -> list[Problem]:
-        """The new problems of a committed epoch, whose counts `tally` already includes."""
+    def add_epoch(self, epoch: Epoch, totals: EventTotals, queries: Mapping[str, AnyQuery]) -> list[Problem]:
+        """The new problems of a committed epoch, whose counts `totals` already includes."""
         found = [quarantined(name, why) for name, why in epoch.record.quarantined.items() if why]
         with self._lock:
             for stream, paths in epoch.missing.items():
@@ -68,7 +68,7 @@ class Problems:
             for stream, paths in epoch.ahead.items():
                 self._ahead.setdefault(stream, []).extend(paths)
                 found.append(dated_ahead(stream, paths))
-            for problem in losses(tally.counts(), queries):
+            for problem in losses(totals.counts(), queries):
                 if problem.failure and problem.about not in self._reported:
                     self._reported.add(problem.about)
                     found.append(problem)

@@ -12,7 +12,7 @@ from millpond.spark.driver.driver import Driver
 from millpond.spark.driver.replace_query import Reading
 from millpond.spark.reading.arrow_files import readers_of
 from millpond.spark.reading.read_frame import WantedStream, read
-from millpond.spark.reading.text_frame import texts_of
+from millpond.spark.reading.text_streams import texts_of
 from millpond.spark.session.session import Session
 from millpond.spark.sources.count_malformed_rows import MalformedRows
 

@@ -69,7 +69,7 @@ def window_text(window: Window) -> str:
     if isinstance(window, Counted):
         return f"the last {count_of(window.size, 'event')} every {count_of(window.every, 'event')}"
     if isinstance(window, Distinct) and window.ranked is not None:
-        return f"the events of each key up to rank {window.ranked}, of all so far"
+        return f"the events of each key up to rank {window.ranked}, of all until now"
     if isinstance(window, Distinct) and window.keeps:
         return f"the {window.keeps} event of each key"
     if isinstance(window, Counted) and window.once:
@@ -91,7 +91,7 @@ def window_text(window: Window) -> str:
         then = "its first event" if window.overlapping else "its last event"
         return f"{text}{then}; {defined}" if defined else f"{text}{then}"
     if window == RUNNING:
-        return "all events so far"
+        return "all events until now"
     if isinstance(window, Calendar):
         return f"{'day' if window.unit == 'date' else window.unit}s of {window.zone}"
     text = duration(window.size_us)

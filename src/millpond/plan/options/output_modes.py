@@ -81,7 +81,7 @@ def _of_one_event(query: Query, keeps: str, emit: str, correct_us: int | None) -
     updates = updates_cure(by_text=bool(query.text))
     if keeps == "ranked":
         raise UnsupportedQuery(
-            f"{query.name} ranks all events so far, and a later event may change the ranks.",
+            f"{query.name} ranks all events until now, and a later event may change the ranks.",
             f"Emit updates ({updates}), or rank the rows of a window.",
         )
     if keeps == "latest":

@@ -126,8 +126,8 @@ def _is_logged(group: GroupPlan) -> bool:
 
 
 def may_be_first(events: Events, left: Ints) -> Ints:
-    """The positions, ascending, of the earliest events of each slot that has a row left; all, if the source has an
-    order.
+    """The ascending positions of the earliest events of each slot that has a row left; if the source has an order, of
+    all its events.
     """
     new = np.flatnonzero(left[events.slots] > 0)
     if OFFSET in events.columns:

@@ -111,7 +111,7 @@ def _blocks_of(part: FilePart) -> Iterator[bytes]:
 
 
 def _raw_blocks(part: FilePart) -> Iterator[bytes]:
-    """The lines as they are in the file."""
+    """The lines, with the line ends of the file."""
     _, suffix = os.path.splitext(part.path)
     if suffix != GZIP and suffix.lower() in (GZIP, *_OTHERS):
         raise NotEqual(f"is compressed as {suffix}")

@@ -86,7 +86,7 @@ def request_values(
     task: FoldTask, instance: int, parts: Mapping[str, Sequence[GroupPart]], marks: Marks, files: Files,
     writer: RowWriter,
 ) -> None:  # fmt: skip
-    """Request the values that `fold_joins` needs of Spark; what `writer` gets is discarded."""
+    """Request the values that `fold_joins` needs from Spark; what `writer` gets is discarded."""
     plans = [plan for plan in task.plan.joins.plans if foreign_above(plan.join)]
     used = {position for plan in plans for position in plan.logs.values()}
     logs = _filled_logs(task, instance, parts, files, used)
@@ -98,7 +98,10 @@ def _filled_logs(
     task: FoldTask, instance: int, parts: Mapping[str, Sequence[GroupPart]], files: Files,
     used: Collection[int] | None = None, delta: DeltaWriter | None = None,
 ) -> list[GroupLog]:  # fmt: skip
-    """The log of each side, with the new events, which are written to a `delta`; `used`: only these get new events."""
+    """The log of each side with the new events, which are written to `delta` if it is given.
+
+    `used`: the positions of logs that get new events; None: all.
+    """
     logs = []
     for position, side_log in enumerate(task.plan.joins.logs):
         log = GroupLog(files, side_log, side_log.kept, task.of(instance, side_log), ())

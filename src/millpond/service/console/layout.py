@@ -40,7 +40,7 @@ _EXPIRED = f"""<script>setInterval(async () => {{
   if (answer?.status === 401) location.reload();
 }}, 2000);</script>"""
 
-# A table that is wider than the screen scrolls in a part of it, which has to be reached by Tab for that.
+# A wide table scrolls in an inner element; a tab index lets the keyboard focus and scroll it.
 _SCROLLED = """<script>new MutationObserver(() => {
   for (const part of document.querySelectorAll(".q-table__middle:not([tabindex])")) part.tabIndex = 0;
 }).observe(document, {childList: true, subtree: true});</script>"""
@@ -84,7 +84,7 @@ class Figures:
 
 
 def table(label: str, columns: Sequence[str], numbers: Sequence[str] = (), **options: Any) -> ui.table:
-    """A table with a name for readers of screens; `numbers` are the columns that are aligned to the right."""
+    """A table with a name for screen readers; `numbers` are the columns that are aligned to the right."""
     shown = [
         {"name": one, "label": one, "field": one, "align": "right" if one in numbers else "left"} for one in columns
     ]
@@ -93,7 +93,7 @@ def table(label: str, columns: Sequence[str], numbers: Sequence[str] = (), **opt
 
 
 def code(label: str, text: str = "") -> ui.label:
-    """A text in a fixed width, as it is, with a name for readers of screens; the keyboard can scroll it."""
+    """An unchanged text in a fixed width, with a name for screen readers; the keyboard can scroll it."""
     made = ui.label(text).classes("code text-sm")
     return made.props(f'role="region" aria-label="{label}" tabindex="0"')
 

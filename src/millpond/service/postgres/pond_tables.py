@@ -98,7 +98,7 @@ class PondTables:
 
         Raises:
             BusyError: the rows of served queries change too fast to be read as of one record.
-            StoreError: the rows are older than those that the pond serves; it uses another store.
+            StoreError: the store cannot be read, or the pond no longer writes it.
         """
         reader = self._reader.frozen()  # no change of the pond may come between two tables
         truth, spec = _now(reader)

@@ -168,7 +168,7 @@ def _serve(
     secret, reader, address = places.secret(), LogReader(options.folder), address_of(options.folder)
     with _bound(web, restarts.port) as listener:
         port = listener.getsockname()[1]
-        name, sound = public_name(web)
+        name, sound = local_name(web)
         me = Leader(_url(web, name, port), os.getpid(), writer_token(), certificate=_certificate(web), pg=pg)
 
         def ready() -> None:
@@ -281,7 +281,7 @@ class _Process:
         self.lines.log_due()
 
 
-def public_name(web: Web) -> tuple[str, bool]:
+def local_name(web: Web) -> tuple[str, bool]:
     """The name by which commands on this machine should reach the service, and whether its certificate covers it."""
     own: tuple[str, ...] = (web.host,)
     if web.host in _ANY:

@@ -189,7 +189,7 @@ def _changes(app: typer.Typer) -> None:
         checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False,
     ) -> None:  # fmt: skip
         """Add a query to a served pond, from the next epoch on."""
-        with client(checkpoint, url, token, ca) as pond, _log_progress(pond, "backfill") if backfill else nullcontext():
+        with client(checkpoint, url, token, ca) as pond, _progress_of(pond, "backfill") if backfill else nullcontext():
             done = pond.add(
                 name, selected(text), sink=sink, serve=serve, late=late, emit=emit,
                 correct_for=correct_for, deduplicate=deduplicate or (), deduplicate_within=deduplicate_within,
@@ -256,7 +256,7 @@ def _relocate(app: typer.Typer) -> None:
         as_json: Json = False,
     ) -> None:  # fmt: skip
         """Move served rows to a store that `serve --shard` allows."""
-        with client(checkpoint, url, token, ca) as pond, _log_progress(pond, "move"):
+        with client(checkpoint, url, token, ca) as pond, _progress_of(pond, "move"):
             done = pond.relocate(what, to, dry_run=dry_run)
         _show(done, as_json)
 
@@ -471,7 +471,7 @@ def _lines(found: object, as_json: bool, lines: Iterable[str], none: str = "") -
 
 
 @contextmanager
-def _log_progress(pond: Client, follower: str) -> Iterator[None]:
+def _progress_of(pond: Client, follower: str) -> Iterator[None]:
     """Print the progress of a waiting change on standard error, whenever its note in the status changes."""
     ended, said = threading.Event(), ""
 

@@ -56,9 +56,9 @@ def instances_text(status: Status) -> str:
     """The number of instances, and how much state still migrates between them, for how long.
 
     >>> instances_text(Status("leader", "p", 7, 5, 2, instances=3, buckets_moving=12, moved_in_s=8))
-    '3, state of 12 buckets is on its way, about 8 seconds left'
+    '3, 12 buckets migrate, about 8 seconds left'
     """
-    moving = f", state of {status.buckets_moving:,} buckets is on its way" if status.buckets_moving else ""
+    moving = f", {status.buckets_moving:,} buckets migrate" if status.buckets_moving else ""
     left = "" if status.moved_in_s is None else f", {about(1e6 * status.moved_in_s)} left"
     return f"{status.instances:,}{moving}{left}"
 

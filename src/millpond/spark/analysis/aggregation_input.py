@@ -194,8 +194,8 @@ class InputPlan:
         rest = [part for part in parts if not _is_first(part, rank)]
         if len(rest) == len(parts) or any(id_of(column) == rank for part in rest for column in references(part)):
             raise UnsupportedQuery(
-                "row_number() over events is 1 by one condition, and another condition reads it as well.",
-                "Leave the other condition out.",
+                "A condition other than n = 1 reads n, the column of row_number() over events.",
+                "Leave that condition out.",
             )
         return rest
 

@@ -75,7 +75,7 @@ class Frames(NamedTuple):
         """The value of a call over `aggregates`, to which its own are added.
 
         `lag(x, n)` is the first value of n + 1 events, if the frame has them; `lead(x, n)` is the value of one event.
-        `row_number()` is the number of all events up to the event.
+        `row_number()` is the number of events up to and including the event.
         """
         if kind_of(made.function) == "RowNumber":
             count = self._over(Aggregate("count", None, None, "bigint"), made, aggregates)
@@ -205,7 +205,8 @@ def _call(catalyst: Catalyst, alias: JavaObject) -> Call:
         return Call(id_of(alias), function, 0, running="rows")
     if kind not in ("AggregateExpression", "NthValue"):
         raise UnsupportedQuery(
-            f"`{text_of(function)}` OVER is not supported.", "Use an aggregate function, lag, lead or nth_value."
+            f"`{text_of(function)}` OVER is not supported.",
+            "Use an aggregate function, row_number, lag, lead or nth_value.",
         )
     if _bounds(over) == _RUNNING:
         if kind == "NthValue":

@@ -107,7 +107,9 @@ def tumbling_twin(catalyst: Catalyst, text: str, calls: Iterable[JavaObject]) ->
 
 
 def _with_twin(catalyst: Catalyst, name: str, call: JavaObject) -> tuple[Written, str]:
-    """The window of a call, and the call of the tumbling window that replaces it; empty if Spark accepts the original.
+    """The window of a call, and the call of the tumbling window that replaces it.
+
+    The second is empty if none is needed, or if the time column is not in the text.
 
     Raises:
         QueryTypeError: see `tumbling_twin`.

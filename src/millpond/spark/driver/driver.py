@@ -133,7 +133,7 @@ class Driver:
             query: StreamingQuery | None = self._begun(reading)
             while query is not None and self._awaited(query):
                 query = self._succession.take()
-                if query is None and self._life.state is Phase.REREADING:
+                if query is None and self._life.phase is Phase.REREADING:
                     reached("read.again")
                     query = self._begun(reading)
         except BaseException as error:
@@ -168,13 +168,13 @@ class Driver:
         self._query = query
         try:
             while not query.awaitTermination(1):
-                self._alive(work_done(self._spark) if self._life.state is Phase.EPOCH else None)
+                self._alive(work_done(self._spark) if self._life.phase is Phase.EPOCH else None)
                 self._waits(waits_for_offsets(query))
                 # Spark's `stop` would cancel the running epoch, so it is called only between two epochs.
                 if self._life.may_stop:
                     query.stop()
         except (PySparkException, Py4JError, ConnectionError) as error:
-            meant = self._life.stop_requested or self._life.state is Phase.REREADING or self._succession.has_taken_over
+            meant = self._life.stop_requested or self._life.phase is Phase.REREADING or self._succession.has_taken_over
             if self._life.failure is not None or not meant:
                 raise self._explained(error) from error
         finally:

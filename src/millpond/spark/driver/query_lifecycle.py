@@ -1,11 +1,11 @@
-"""The states of a driver's streaming query, as a table of transitions.
+"""The phases of a driver's streaming query, as a table of transitions.
 
     IDLE --start--> WAITING --begin--> EPOCH --end--> WAITING --finish--> IDLE
                        ^                 |--reread--> REREADING --start--> WAITING
                        |                 '--fail----> FAILED ----finish--> IDLE
 
 The main thread starts queries and waits until they end; Spark's callback thread runs the epochs. A successor that takes
-over from a query continues in the same states: its epochs begin after the last epoch of the other query has ended.
+over from a query continues in the same phases: its epochs begin after the last epoch of the other query has ended.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Phase(Enum):
 
 
 class Step(Enum):
-    """What changes the state."""
+    """What changes the phase."""
 
     START = auto()
     BEGIN = auto()
@@ -60,23 +60,23 @@ TRANSITIONS: Mapping[tuple[Phase, Step], Phase] = {
     (Phase.WAITING, Step.REREAD): Phase.REREADING,
     (Phase.WAITING, Step.FAIL): Phase.FAILED,
     (Phase.WAITING, Step.END): Phase.WAITING,
-    **{(state, Step.FINISH): Phase.IDLE for state in Phase},
+    **{(phase, Step.FINISH): Phase.IDLE for phase in Phase},
 }
-"""The state after a step; a pair that is missing cannot happen."""
+"""The phase after a step; a pair that is missing cannot happen."""
 
 
 class QueryLifecycle:
-    """The state of a driver's streaming query, a requested stop, and the failure that ended it."""
+    """The phase of a driver's streaming query, a requested stop, and the failure that ended it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._state, self._callback, self._stop = Phase.IDLE, 0, False
+        self._phase, self._callback, self._stop = Phase.IDLE, 0, False
         self._failure: MillpondError | None = None
 
     @property
-    def state(self) -> Phase:
-        """The current state."""
-        return self._state
+    def phase(self) -> Phase:
+        """The current phase."""
+        return self._phase
 
     @property
     def failure(self) -> MillpondError | None:
@@ -101,11 +101,11 @@ class QueryLifecycle:
     def may_stop(self) -> bool:
         """Whether a stop was requested and no epoch runs; none can begin then."""
         with self._lock:
-            return self._stop and self._state is not Phase.EPOCH
+            return self._stop and self._phase is not Phase.EPOCH
 
     def start(self) -> None:
         """A streaming query is about to start."""
-        if self._state is Phase.IDLE:
+        if self._phase is Phase.IDLE:
             self._failure = None
         self._take(Step.START)
 
@@ -113,9 +113,9 @@ class QueryLifecycle:
         """Begin an epoch in the calling thread; return False if none may begin: a stop was requested, or the run ended.
         """
         with self._lock:
-            if self._stop or self._state is Phase.IDLE:
+            if self._stop or self._phase is Phase.IDLE:
                 return False
-            self._state, self._callback = TRANSITIONS[self._state, Step.BEGIN], threading.get_ident()
+            self._phase, self._callback = TRANSITIONS[self._phase, Step.BEGIN], threading.get_ident()
             return True
 
     def reread(self) -> None:
@@ -140,4 +140,4 @@ class QueryLifecycle:
 
     def _take(self, step: Step) -> None:
         with self._lock:
-            self._state = TRANSITIONS[self._state, step]
+            self._phase = TRANSITIONS[self._phase, step]

@@ -146,7 +146,7 @@ def read(
     With `tick`, a batch also begins each second if there is no input; the tick has no rows.
 
     Frames in `given` are used instead of loading their streams. `texts`: the streams that are read as texts, see
-    `reading.text_frame`; their frames are not in `given`. `spark` is a session only for
+    `reading.text_streams`; their frames are not in `given`. `spark` is a session only for
     reading, see `session.reading_session`. Each source is read once: if a stream is needed in several forms, as itself
     or as part of derived streams, its rows are copied after the read.
 
@@ -176,7 +176,7 @@ def read(
     if tick:
         rate = spark.readStream.name(TICK).format("rate").option("rowsPerSecond", 1).option("numPartitions", 1)
         # The session lets Spark remove a source without rows from each batch's plan, so no task reads the tick.
-        # A limit of no rows would make the query one with state, whose checkpoint Spark wants to find after a restart.
+        # `limit(0)` would make the query stateful, and Spark would need its state in the checkpoint after a restart.
         parts.append(rate.load().where(F.lit(False)).select(F.lit(0).alias("stream")))
     if not parts:
         raise QueryTypeError("There is nothing to read: no stream and no tick.", "Declare a stream.")

@@ -305,7 +305,7 @@ def reading_session(spark: SparkSession) -> SparkSession:
         if setting.when is When.NEEDED or wanted:
             clone.conf.set(setting.name, setting.value)
     clone.conf.set("spark.sql.streaming.checkpointFileManagerClass", checkpoint_manager(spark))
-    clone.conf.set("spark.sql.optimizer.pruneFiltersCanPruneStreamingSubplan", "true")  # that of the tick
+    clone.conf.set("spark.sql.optimizer.pruneFiltersCanPruneStreamingSubplan", "true")  # so that no task reads the tick
     return clone
 
 

@@ -1,4 +1,4 @@
-"""Decides whether the gather or Spark parses the JSON and CSV values of topics; parses those of Spark.
+"""Decides whether the gather or Spark parses JSON and CSV values of topics, and adds Spark's parser where it is needed.
 
 Columns of a frame with such streams are described at `runtime.task.column_layout.ReadLayout`.
 """

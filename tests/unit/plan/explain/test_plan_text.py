@@ -243,8 +243,8 @@ def test_a_query_without_a_window_is_told_in_words() -> None:
     count = Aggregate("count", None, None, "bigint")
     query = Query("so_far", "tx", "ts", NEVER_LATE_US, RUNNING, (), (count,), tuple(told), emit="update")
     text = explain(build_plan([query]))
-    for line in ("  windows   all events so far", "  edges     none", "  delays    none: nothing is late",
-                 "    so_far: all events so far, nothing is late, emits updates"):  # fmt: skip
+    for line in ("  windows   all events until now", "  edges     none", "  delays    none: nothing is late",
+                 "    so_far: all events until now, nothing is late, emits updates"):  # fmt: skip
         assert f"{line}\n" in text
     assert "no more edges" in text
     found = price(build_plan([]), query)

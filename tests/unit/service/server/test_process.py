@@ -22,7 +22,7 @@ from millpond.service.api.service_files import Leader, Places
 from millpond.service.server import connection_limits, process
 from millpond.service.server.connection_limits import Strangers
 from millpond.service.server.guard import Application, Receive, Scope, Send
-from millpond.service.server.process import Web, check_stores, known_names, public_name, serve
+from millpond.service.server.process import Web, check_stores, known_names, local_name, serve
 
 Certified = Callable[..., Web]
 
@@ -57,14 +57,14 @@ def test_names_that_others_ask_by_are_known_where_others_can_reach() -> None:
 
 
 def test_commands_are_told_a_name_that_the_certificate_has(certified: Certified) -> None:
-    assert public_name(Web("127.0.0.1")) == ("127.0.0.1", True)
-    assert public_name(certified("0.0.0.0", "DNS:localhost", "DNS:pond.example")) == ("localhost", True)
-    assert public_name(certified("0.0.0.0", "IP:127.0.0.1")) == ("127.0.0.1", True)
-    assert public_name(certified("127.0.0.1", "DNS:localhost")) == ("localhost", True)
+    assert local_name(Web("127.0.0.1")) == ("127.0.0.1", True)
+    assert local_name(certified("0.0.0.0", "DNS:localhost", "DNS:pond.example")) == ("localhost", True)
+    assert local_name(certified("0.0.0.0", "IP:127.0.0.1")) == ("127.0.0.1", True)
+    assert local_name(certified("127.0.0.1", "DNS:localhost")) == ("localhost", True)
     both = certified("0.0.0.0", "DNS:localhost", "DNS:pond.example", told=("pond.example",))
-    assert public_name(both) == ("pond.example", True), "the name that the operator tells goes first"
-    assert public_name(certified("10.0.0.7", "DNS:localhost")) == ("10.0.0.7", False), "nobody listens at localhost"
-    assert public_name(certified("0.0.0.0", "DNS:pond.example")) == ("localhost", False)
+    assert local_name(both) == ("pond.example", True), "the name that the operator tells goes first"
+    assert local_name(certified("10.0.0.7", "DNS:localhost")) == ("10.0.0.7", False), "nobody listens at localhost"
+    assert local_name(certified("0.0.0.0", "DNS:pond.example")) == ("localhost", False)
 
 
 @contextmanager

@@ -23,8 +23,8 @@ def shown(status: Status, queries: Sequence[QueryShown] = (), width: int = 100) 
 def test_state_on_its_way_is_told() -> None:
     at_rest = next(line for line in shown(STATUS).splitlines() if "instances" in line)
     assert at_rest.split() == ["instances", "2"]
-    assert "2, state of 1,312 buckets is on its way" in shown(replace(STATUS, buckets_moving=1312))
-    assert "1,312 buckets is on its way, about 8 seconds left" in shown(
+    assert "2, 1,312 buckets migrate" in shown(replace(STATUS, buckets_moving=1312))
+    assert "1,312 buckets migrate, about 8 seconds left" in shown(
         replace(STATUS, buckets_moving=1312, moved_in_s=8.2)
     )
     assert "standbys        http://b" in shown(replace(STATUS, standbys=("http://b",)))

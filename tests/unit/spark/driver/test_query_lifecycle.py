@@ -25,14 +25,14 @@ def failure() -> MillpondError:
 
 def test_epochs_begin_and_end_in_the_callbacks_thread() -> None:
     life = in_epoch()
-    assert life.state is Phase.EPOCH and life.in_callback
+    assert life.phase is Phase.EPOCH and life.in_callback
     other = threading.Thread(target=lambda: seen.append(life.in_callback))
     seen: list[bool] = []
     other.start()
     other.join()
     assert seen == [False]
     life.end()
-    assert life.state is Phase.WAITING and not life.in_callback
+    assert life.phase is Phase.WAITING and not life.in_callback
 
 
 def test_no_epoch_begins_after_a_requested_stop_nor_outside_a_run() -> None:
@@ -58,7 +58,7 @@ def test_a_batch_that_is_left_is_run_by_the_next_query() -> None:
     life = in_epoch()
     life.reread()
     life.end()
-    assert life.state is Phase.REREADING
+    assert life.phase is Phase.REREADING
     life.start()
     assert life.begin()
 
@@ -67,7 +67,7 @@ def test_a_failure_is_kept_until_the_next_run() -> None:
     life, why = in_epoch(), failure()
     life.fail(why)
     life.end()
-    assert life.state is Phase.FAILED and life.failure is why
+    assert life.phase is Phase.FAILED and life.failure is why
     assert not life.finish()
     assert life.failure is why
     life.start()
@@ -79,7 +79,7 @@ def test_a_callback_that_outlives_its_run_does_no_harm() -> None:
     life.finish()
     life.fail(failure())
     life.end()
-    assert life.state is Phase.IDLE
+    assert life.phase is Phase.IDLE
 
 
 def test_a_step_that_is_not_in_the_table_is_a_defect() -> None:

@@ -61,5 +61,5 @@ def is_foreign(method: str, headers: Mapping[str, str]) -> bool:
 
 
 def is_visit(headers: Mapping[str, str]) -> bool:
-    """Whether a browser opens a page, rather than a request by a page."""
+    """Whether a request opens a page in a browser, rather than being sent by a page."""
     return headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"

@@ -89,7 +89,7 @@ def read_ranks(context: StepContext, node: JavaObject, above: list[JavaObject]) 
 
 
 def _refused_number(node: JavaObject, *, by_text: bool) -> UnsupportedQuery:
-    """The error for `row_number()` over events, without the condition that it is 1, that final mode cannot number."""
+    """The error for a `row_number()` over events that final mode cannot compute, without the condition that it is 1."""
     time = items(node.orderSpec())[0].child().name()
     if any(type_of(key) == WINDOW for key in items(node.partitionSpec())):
         return UnsupportedQuery(
@@ -114,7 +114,7 @@ def read_frames(context: StepContext, node: JavaObject, above: list[JavaObject])
     input_plan = read_input_plan(context.catalyst, node.child(), cut_at_repeats=True)
     source = context.source(input_plan, output_ids(node))
     reader = Reader(context, source, input_plan)
-    if source.upstreams and (found.by_row or type_of(found.time) == WINDOW):  # others keep the time of their state
+    if source.upstreams and (found.by_row or type_of(found.time) == WINDOW):  # others keep the time of state
         reader = _RankReader(context, source, input_plan)
         reader.check_order(found.time)
     return reader.frames(found, outputs(node), above)

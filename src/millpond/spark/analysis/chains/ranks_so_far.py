@@ -74,7 +74,7 @@ class RanksSoFar(Reader):
         return self._ranked(node, by_key, ranks, above)
 
     def first_rows(self, limit: Limit, rows: int) -> Extraction:
-        """The query of ORDER BY … LIMIT: the first rows of all events until now."""
+        """The query of ORDER BY … LIMIT: the first of all rows until now."""
         number = rank_by("row_number", ordering(items(limit.sort.order()), self.translate))
         first = call("le", (Column("agg:0", number.type), literal(rows, "int")), "boolean")
         return self._ranked(limit.sort, (), [number], limit.above, first)

@@ -95,7 +95,7 @@ def extract_any(
 
     found = extract(plan, terms)
     if reads_inner_rows(found):
-        with suppress(UnsupportedQuery):  # then the error about the rows is the better one
+        with suppress(UnsupportedQuery):  # then the error about the first form says more
             found = extract(with_lower_columns(catalyst, plan), terms)
     if terms.ttl_us is not None:
         check_ttl(found)
@@ -450,12 +450,13 @@ class _JoinReader:
         """An expression that the model cannot express.
 
         It is computed where the events of its side are read. If it reads both sides, events that may be missing,
-        windows or rows of another query, Spark evaluates it for the joined rows.
+        windows or rows of another query, Spark evaluates it for the joined rows. An expression of a full join that is
+        NULL for NULL is still computed where events are read, as in stored queries.
         """
         side = self._side_of(node)
-        always = not self._extended or self._kind == side or (self._kind in (SEMI, ANTI) and side == LEFT)
-        always = always or (self._kind == "full" and null_for_null(node))
-        if side is None or side in self._rows or not always or self._has_window(node):
+        present = not self._extended or self._kind == side or (self._kind in (SEMI, ANTI) and side == LEFT)
+        when_read = present or (self._kind == "full" and null_for_null(node))
+        if side is None or side in self._rows or not when_read or self._has_window(node):
             return self._of_rows(node)
         return self._value(side, self._sides[side].translate(node))
 
@@ -463,11 +464,10 @@ class _JoinReader:
         """An expression that Spark evaluates for joined rows."""
         if not self._of_results:
             raise UnsupportedQuery(
-                f"`{text_of(node)}` is computed from both sides in ON of an outer, semi or anti join: not supported.",
+                f"`{text_of(node)}` in ON of an outer, semi or anti join needs Spark for joined rows: not supported.",
                 f"Compute its parts in a {self._select} of each side, or use plain comparisons and arithmetic.",
             )
-        columns = references(node)
-        meanings = {id_of(one): self._window_struct(one) or self._resolved(one) for one in columns}
+        meanings = {id_of(one): self._window_struct(one) or self._resolved(one) for one in references(node)}
         projected = projected_above(self._catalyst, node, node, meanings)
         self._foreigns.setdefault(projected.value.key, projected)
         return projected.value

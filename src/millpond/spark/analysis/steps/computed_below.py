@@ -1,4 +1,4 @@
-"""Moves expressions of an upper step, of which Spark does not see the rows, into the output of the step below.
+"""Moves expressions that only Spark evaluates from an upper step, whose rows Spark does not see, to the step below.
 
     SELECT w, sum(round(a / b, 2)) FROM (SELECT … JOIN …) GROUP BY w
 
@@ -29,7 +29,7 @@ from millpond.spark.catalyst.private_names import (
 )
 
 _PASSING = ("Project", "Filter", "SubqueryAlias", "EventTimeWatermark")
-_AS_IT_IS = ("AttributeReference", "Literal")
+_PLAIN = ("AttributeReference", "Literal")
 
 
 class _Moved(NamedTuple):
@@ -83,7 +83,7 @@ def _computed(aggregate: JavaObject) -> Iterator[JavaObject]:
     for call in (call for one in items(aggregate.aggregateExpressions()) for call in _calls(one)):
         condition = optional(call.filter())
         parts += children(call.aggregateFunction()) if condition is None else [condition]
-    yield from (part for part in parts if kind_of(part) not in _AS_IT_IS)
+    yield from (part for part in parts if kind_of(part) not in _PLAIN)
 
 
 def _calls(expression: JavaObject) -> Iterator[JavaObject]:
