@@ -38,7 +38,7 @@ FILES = [
     (table(f"SELECT k, row_number() OVER (PARTITION BY k ORDER BY ts DESC) AS n {FROM}"), "ORDER BY ts DESC) gives",
      "Order by ts without DESC"),
     (table(f"SELECT k, row_number() OVER (PARTITION BY k ORDER BY ts) AS n {FROM} QUALIFY n = 1 AND n % 2 = 1"),
-     "another condition reads it", "Leave the other condition out"),
+     "condition other than n = 1", "Leave that condition out"),
     (table(f"SELECT k, row_number() OVER (PARTITION BY {W} ORDER BY ts) AS n {FROM}"), "a window in PARTITION BY",
      "date_trunc('HOUR', ts)"),
     (table(f"SELECT k, ntile(4) OVER (PARTITION BY k ORDER BY ts) AS n {FROM}"), "is over single events",

@@ -163,7 +163,7 @@ def test_what_a_move_waits_for_is_told_while_it_waits(monkeypatch: pytest.Monkey
     monkeypatch.setattr(
         commands.typer, "echo", lambda text, err: (text, err) == ("3 of 4 buckets are copied …", True) and told.set()
     )
-    with commands._log_progress(SimpleNamespace(status=status), "move"):  # type: ignore[arg-type]
+    with commands._progress_of(SimpleNamespace(status=status), "move"):  # type: ignore[arg-type]
         assert told.wait(60)
 
 
