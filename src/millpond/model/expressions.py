@@ -228,6 +228,12 @@ def walk(expression: Expression) -> Iterator[Expression]:
             yield from walk(arg)
 
 
+@lru_cache(1 << 15)
+def foreigns_in(expression: Expression) -> tuple[Foreign, ...]:
+    """The nodes of the tree that only Spark evaluates, in the order of `walk`."""
+    return tuple(node for node in walk(expression) if isinstance(node, Foreign))
+
+
 def replaced(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
     """The tree with each leaf replaced by `change(leaf)`; the arguments of operators keep their order."""
     if not isinstance(expression, Call):

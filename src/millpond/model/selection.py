@@ -9,7 +9,7 @@ import msgspec
 
 from millpond.model.budget import Budget
 from millpond.model.endpoints import Sink
-from millpond.model.expressions import Expression, Foreign, walk
+from millpond.model.expressions import Expression, Foreign, foreigns_in
 from millpond.model.join import Join
 from millpond.model.patterns.variables import split
 from millpond.model.query import Named, Query, query_html
@@ -86,13 +86,17 @@ def foreign_above(query: AnyQuery) -> tuple[Foreign, ...]:
     if isinstance(query, Selection):
         return ()
     parts = [item.expression for item in query.output] + ([] if query.having is None else [query.having])
-    return tuple(dict.fromkeys(node for part in parts for node in walk(part) if isinstance(node, Foreign)))
+    return tuple(dict.fromkeys(node for part in parts for node in foreigns_in(part)))
+
+
+def foreign_below(query: AnyQuery) -> tuple[Foreign, ...]:
+    """The expressions over a stream's columns that only Spark evaluates."""
+    return tuple(node for part in expressions_of(query) for node in foreigns_in(part))
 
 
 def foreign_keys(query: AnyQuery) -> frozenset[str]:
     """The keys of all expressions of a query that only Spark evaluates."""
-    nodes = (node for part in expressions_of(query) for node in walk(part))
-    return frozenset(node.key for node in (*nodes, *foreign_above(query)) if isinstance(node, Foreign))
+    return frozenset(node.key for node in (*foreign_below(query), *foreign_above(query)))
 
 
 def input_type(query: Query | Join, name: str) -> str:

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
 from millpond.errors import UserFunctionError
-from millpond.model.expressions import Foreign, walk
-from millpond.model.selection import AnyQuery, expressions_of
+from millpond.model.selection import AnyQuery, foreign_below
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.plan.chains.steps import inner_of
@@ -92,7 +91,7 @@ def _ended(spec: PondSpec, key: str, what: str) -> Iterator[Make]:
 
 def _calls(query: AnyQuery, key: str, streams: Iterable[Stream]) -> bool:
     name, _, column = key.partition("\n")
-    foreign = [node for part in expressions_of(query) for node in walk(part) if isinstance(node, Foreign)]
+    foreign = foreign_below(query)
     if not column:
         return name in query.streams or any(node.key == key for node in foreign)
     if name not in query.streams:

@@ -19,6 +19,7 @@ from millpond.followers.record_rows import key_columns
 from millpond.model.selection import AnyQuery
 from millpond.model.types import WINDOW
 from millpond.plan.options.output_modes import OP, REVISION
+from millpond.runtime.rows.window_rows import with_flat_windows
 from millpond.runtime.rows.window_updates import DELETE
 
 Positions = npt.NDArray[np.int64]
@@ -78,13 +79,7 @@ class RowsTable(NamedTuple):
 
     def flat(self, table: pa.Table) -> pa.Table:
         """The rows with each window as two columns, in the order of `columns`; then `_op`, if rows change."""
-        found: dict[str, pa.ChunkedArray] = {}
-        for name, column in zip(table.column_names, table.columns, strict=True):
-            if pa.types.is_struct(column.type):
-                found[f"{name}_start"], found[f"{name}_end"] = column.flatten()
-            else:
-                found[name] = column
-        return pa.table({name: found[name] for name in (*self.columns, *([OP] if self.changing else []))})
+        return with_flat_windows(table).select([*self.columns, *([OP] if self.changing else [])])
 
     def last(self, table: pa.Table) -> Changes:
         """The last change of each key in the rows of a record, without `_op`; without a key, all rows are upserts."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from millpond.errors import UnsupportedQuery
-from millpond.model.expressions import Expression, Foreign, columns_of, walk
+from millpond.model.expressions import Expression, columns_of, foreigns_in
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, is_inner
 from millpond.model.stream import Stream
@@ -83,7 +83,7 @@ def late_columns(query: Query, stream: Stream) -> tuple[str, ...]:
     read: set[str] = set()
     for part in parts:
         if part is not None:
-            foreign = [node for node in walk(part) if isinstance(node, Foreign)]
+            foreign = foreigns_in(part)
             # a foreign expression is written as the columns that Spark computed it from
             read |= columns_of(part) - {node.name for node in foreign}
             read.update(name for node in foreign for name in node.columns)

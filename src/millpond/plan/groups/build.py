@@ -27,8 +27,8 @@ from millpond.model.expressions import (
     call,
     columns_of,
     conjunction,
+    foreigns_in,
     may_raise,
-    walk,
 )
 from millpond.model.join import Join, Side
 from millpond.model.patterns.variables import split
@@ -375,14 +375,9 @@ def needed_foreign(plan: Plan, stream: str) -> tuple[Foreign, ...]:
     """The expressions over `stream` that only Spark can evaluate, ordered by key."""
     found: dict[str, Foreign] = {}
     for expression in _expressions(plan, stream):
-        for node in _foreign(expression):
+        for node in foreigns_in(expression):
             found[node.key] = node
     return tuple(found[key] for key in sorted(found))
-
-
-@lru_cache(1 << 15)
-def _foreign(expression: Expression) -> tuple[Foreign, ...]:
-    return tuple(node for node in walk(expression) if isinstance(node, Foreign))
 
 
 def _expressions(plan: Plan, stream: str) -> Iterable[Expression]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
-from millpond.model.expressions import Column, Foreign, columns_of, walk
+from millpond.model.expressions import Column, columns_of, foreigns_in
 from millpond.model.join import Join
 from millpond.model.query import Deduplication, Query
 from millpond.model.stream import Stream
@@ -69,7 +69,7 @@ def compared(stream: Stream, names: Sequence[str], known: Collection[str]) -> Se
 def _check(query: Query, names: Sequence[str]) -> None:
     read: dict[str, None] = {}
     for key in query.keys:
-        foreign = [node for node in walk(key) if isinstance(node, Foreign)]
+        foreign = foreigns_in(key)
         read.update(dict.fromkeys(sorted(columns_of(key) - {node.name for node in foreign})))
         read.update(dict.fromkeys(name for node in foreign for name in node.columns))
     missing = [name for name in read if name not in names]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from millpond.model.expressions import Column, Expression, Foreign, conjunction, conjuncts_of, may_raise, walk
-from millpond.model.selection import AnyQuery, Selection, expressions_of
+from millpond.model.selection import AnyQuery, Selection, foreign_below
 from millpond.model.stream import TAKEN, Retention, Stream
 
 
@@ -32,8 +32,7 @@ def why_by_readers(stream: Stream, queries: Iterable[AnyQuery], watched: str | N
             continue
         if not isinstance(query, Selection):
             return f"{query.name} needs the row before events are exchanged"
-        parts = (node for part in expressions_of(query) for node in walk(part) if isinstance(node, Foreign))
-        if any(keyed.intersection(part.columns) and part.columns != (TAKEN,) for part in parts):
+        if any(keyed.intersection(part.columns) and part.columns != (TAKEN,) for part in foreign_below(query)):
             return f"only Spark evaluates an expression of {query.name} over the row"
         if query.timing is not None and query.timing[0] in keyed:
             return f"the event time of {query.name} is in the row"

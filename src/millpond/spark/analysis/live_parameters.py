@@ -31,7 +31,7 @@ from millpond.model.expressions import (
 from millpond.model.join import Join
 from millpond.model.patterns.variables import Variable, reads_others
 from millpond.model.query import Named, Query
-from millpond.model.selection import AnyQuery, Selection, expressions_of
+from millpond.model.selection import AnyQuery, Selection, expressions_of, foreign_below
 from millpond.model.types import element_of
 from millpond.model.windows import Pattern, Session
 from millpond.plan.options.clock_parameters import ClockValue
@@ -250,7 +250,7 @@ def _check_type(place: int, parameter: Parameter, query: AnyQuery) -> None:
     if _own(parameter) != "string":
         return
     cast = re.compile(rf"CAST\('{_text(place)}' AS (?P<wanted>\w+)")
-    for node in _foreign(query):
+    for node in foreign_below(query):
         if (found := cast.search(node.sql)) is not None:
             raise QueryTypeError(
                 f"The parameter :{parameter.name} is of type {parameter.type}, and is used where the query needs "
@@ -343,8 +343,3 @@ def _everything(query: AnyQuery) -> Iterator[Expression]:
             yield from (() if isinstance(aggregate.parameters, msgspec.UnsetType) else aggregate.parameters)
         if isinstance(query.window, Session) and query.window.own_end is not None:
             yield query.window.own_end
-
-
-def _foreign(query: AnyQuery) -> Iterator[Foreign]:
-    for part in expressions_of(query):
-        yield from (node for node in walk(part) if isinstance(node, Foreign))

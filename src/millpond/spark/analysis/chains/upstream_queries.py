@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pyspark.sql import SparkSession
 
 from millpond.errors import UnsupportedQuery
-from millpond.model.expressions import Foreign, walk
+from millpond.model.expressions import foreigns_in
 from millpond.model.join import Join, Side
 from millpond.model.selection import AnyQuery, expressions_of, is_inner
 from millpond.model.stream import Stream
@@ -63,7 +63,7 @@ def _check_step(found: Extraction, by_name: Mapping[str, tuple[AnyQuery, ...]]) 
         if part.stream not in by_name:
             continue
         expressions = part.expressions if isinstance(part, Side) else expressions_of(part)
-        foreign = [node for one in expressions for node in walk(one) if isinstance(node, Foreign)]
+        foreign = [node for one in expressions for node in foreigns_in(one)]
         if foreign and is_inner(part.stream):
             raise UnsupportedQuery(
                 f"`{foreign[0].sql}` is evaluated by Spark, which does not see the rows of an inner query.",

@@ -17,7 +17,7 @@ import msgspec
 from pyspark.sql import DataFrame
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
-from millpond.model.expressions import Call, Column, Expression, Foreign, call, conjuncts_of, struct_of, walk
+from millpond.model.expressions import Call, Column, Expression, call, conjuncts_of, foreigns_in, struct_of
 from millpond.model.join import ANTI, LEFT, RIGHT, SEMI, Join, Side, Within
 from millpond.model.query import Named, named_once
 from millpond.model.selection import AnyQuery
@@ -154,7 +154,6 @@ class _JoinReader:
         self._starts: list[Expression] = []
         self._layers: list[list[JavaObject]] = []
         self._extended = False
-        self._of_results = False
         self._foreigns: dict[str, Projected] = {}
         self._ttl = Ttl(terms)
         self._select = "SELECT" if terms.text else ".select(…)"
@@ -176,10 +175,9 @@ class _JoinReader:
                 self._layers.append(aliases)
         when, keys, rest = self._separated(pair_conditions)
         self._when = when
-        self._of_results = self._kind == "inner"  # then a condition on pairs may as well be one on rows
         conditions = [self._over(part) for part in rest]
-        self._extended, self._of_results = self._kind != "inner", True
-        by_spark = [part for part in conditions if any(isinstance(node, Foreign) for node in walk(part))]
+        self._extended = self._kind != "inner"
+        by_spark = [part for part in conditions if foreigns_in(part)]
         condition = all_true([*self._starts, *(part for part in conditions if part not in by_spark)])
         having = all_true([*by_spark, *(self._over(part) for part in later)])
         named = [Named(name, self._output(self._lowered(column))) for name, column in terms.named(outputs)]
@@ -462,7 +460,7 @@ class _JoinReader:
 
     def _of_rows(self, node: JavaObject) -> Expression:
         """An expression that Spark evaluates for joined rows."""
-        if not self._of_results:
+        if self._kind != "inner" and not self._extended:  # of an inner join, a condition on pairs is one on rows
             raise UnsupportedQuery(
                 f"`{text_of(node)}` in ON of an outer, semi or anti join needs Spark for joined rows: not supported.",
                 f"Compute its parts in a {self._select} of each side, or use plain comparisons and arithmetic.",

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from millpond.model.expressions import Foreign, walk
 from millpond.model.join import Join
-from millpond.model.selection import AnyQuery, expressions_of, is_inner
+from millpond.model.selection import AnyQuery, foreign_below, is_inner
 from millpond.spark.analysis.joins.plan_nodes import logical
 from millpond.spark.analysis.query_terms import Extraction
 from millpond.spark.analysis.steps.step_boundaries import child_of, cut_below
@@ -23,6 +22,7 @@ from millpond.spark.catalyst.private_names import (
     id_of,
     items,
     kind_of,
+    nodes_of,
     optional,
     outputs,
     references,
@@ -45,9 +45,7 @@ def reads_inner_rows(found: Extraction) -> bool:
 
 
 def _reads_inner_rows(query: AnyQuery) -> bool:
-    if isinstance(query, Join) or not is_inner(query.stream):
-        return False
-    return any(isinstance(node, Foreign) for one in expressions_of(query) for node in walk(one))
+    return not isinstance(query, Join) and is_inner(query.stream) and bool(foreign_below(query))
 
 
 def with_lower_columns(catalyst: Catalyst, node: JavaObject) -> JavaObject:
@@ -80,18 +78,11 @@ def _computed(aggregate: JavaObject) -> Iterator[JavaObject]:
     An argument beside a filter stays, because it may raise for a row that the filter leaves out.
     """
     parts = items(aggregate.groupingExpressions())
-    for call in (call for one in items(aggregate.aggregateExpressions()) for call in _calls(one)):
-        condition = optional(call.filter())
-        parts += children(call.aggregateFunction()) if condition is None else [condition]
+    for node in (node for one in items(aggregate.aggregateExpressions()) for node in nodes_of(one)):
+        if kind_of(node) == "AggregateExpression":
+            condition = optional(node.filter())
+            parts += children(node.aggregateFunction()) if condition is None else [condition]
     yield from (part for part in parts if kind_of(part) not in _PLAIN)
-
-
-def _calls(expression: JavaObject) -> Iterator[JavaObject]:
-    if kind_of(expression) == "AggregateExpression":
-        yield expression
-        return
-    for part in children(expression):
-        yield from _calls(part)
 
 
 def _with_columns(
