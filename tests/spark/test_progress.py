@@ -34,8 +34,8 @@ def test_offsets_are_taken_after_the_batch_before_and_before_their_own(spark: Sp
     query = writer.trigger(availableNow=True).start()
     assert query.awaitTermination(60)
     assert len(times) == 10 and all(a < b + MILLISECOND for a, b in pairwise(times))
-    told = query.lastProgress
-    assert told is not None and offset_request_us(query) == told["durationMs"]["latestOffset"] * MILLISECOND
+    progress = query.lastProgress
+    assert progress is not None and offset_request_us(query) == progress["durationMs"]["latestOffset"] * MILLISECOND
     assert offset_request_us(None) == 0
 
 

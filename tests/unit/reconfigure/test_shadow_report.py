@@ -18,7 +18,7 @@ from millpond.reconfigure.changes import Promote
 from millpond.reconfigure.shadow_report import ShadowComparison
 from millpond.runtime.rows.shadow_diff import NET, row_diff
 
-Told = dict[str, list[int]]
+Emitted = dict[str, list[int]]
 """The rows of a record, by the query that emits them."""
 
 
@@ -26,7 +26,7 @@ class Records:
     """A reader of what differs that has it in memory."""
 
     def batches(self, entry: Any, name: str) -> pa.Table | None:
-        return row_diff(*(batches_of(entry.told.get(one, ())) for one in (name, f"{name}'")))
+        return row_diff(*(batches_of(entry.emitted.get(one, ())) for one in (name, f"{name}'")))
 
 
 def batches_of(rows: Sequence[int]) -> list[pa.RecordBatch]:
@@ -41,19 +41,19 @@ def following(monkeypatch: pytest.MonkeyPatch) -> ShadowComparison:
     return found
 
 
-def apply(following: ShadowComparison, n: int, told: Told, raised: str = "") -> None:
-    counts = {name: {"rows": len(rows)} for name, rows in told.items()}
+def apply(following: ShadowComparison, n: int, emitted: Emitted, raised: str = "") -> None:
+    counts = {name: {"rows": len(rows)} for name, rows in emitted.items()}
     record = EpochRecord(
         n=n, writer="", prev="", at=0, spark_query="", batch=n, start={}, end={}, counts=counts,
     )  # fmt: skip
-    entry = SimpleNamespace(n=n, digest=f"{n}", record=record, told=told)
+    entry = SimpleNamespace(n=n, digest=f"{n}", record=record, emitted=emitted)
     following.apply(n, entry, SimpleNamespace(quarantined={raised}))  # type: ignore[arg-type]
 
 
 def promote(following: ShadowComparison, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shadow_report, "ChangeRecord", SimpleNamespace)
     record = SimpleNamespace(change=Promote("q"), writer="")
-    following.apply(n, SimpleNamespace(n=n, digest=f"{n}", record=record, told={}), None)  # type: ignore[arg-type]
+    following.apply(n, SimpleNamespace(n=n, digest=f"{n}", record=record, emitted={}), None)  # type: ignore[arg-type]
     monkeypatch.setattr(shadow_report, "ChangeRecord", ChangeRecord)
 
 
@@ -69,13 +69,13 @@ def test_differences_are_the_naive_ones(
             promote(following, n, monkeypatch)
             query, shadow = shadow, query
             continue
-        told: Told = {
+        emitted: Emitted = {
             name: [dice.randrange(30) for _ in range(dice.choice((0, 1, 5, 50)))]
             for name in ("q", "q'") if dice.random() < 0.8
         }  # fmt: skip
-        apply(following, n, told)
-        query.update(told.get("q", ()))
-        shadow.update(told.get("q'", ()))
+        apply(following, n, emitted)
+        query.update(emitted.get("q", ()))
+        shadow.update(emitted.get("q'", ()))
         if dice.random() < 0.2 or n == 59:
             found = following.difference()
             assert Counter(found.only_query) == Counter({f'{{"v":{v}}}': k for v, k in (query - shadow).items()})
@@ -117,8 +117,8 @@ def test_rows_are_the_same_if_their_texts_are(following: ShadowComparison, monke
     """Not a number has many bits, and lists are not looked into before."""
     odd = np.array([np.nan, -np.nan, 1.5])
     for name, values in {"x": pa.array(odd, from_pandas=False), "l": pa.array([[1], [1], []])}.items():
-        told = pa.table({name: values, NET: [1, -1, 2]})
-        monkeypatch.setattr(following, "_rows", SimpleNamespace(batches=lambda *_, told=told: told))
+        emitted = pa.table({name: values, NET: [1, -1, 2]})
+        monkeypatch.setattr(following, "_rows", SimpleNamespace(batches=lambda *_, emitted=emitted: emitted))
         before = following.difference()
         apply(following, before.n + 1, {"q": [0, 0, 0], "q'": [0]})
         found = following.difference()

@@ -146,8 +146,8 @@ def test_the_hottest_buckets_go_to_whoever_is_least_busy(tmp_path: Path) -> None
     assert better is not None
     shares = [sum(load for load, owner in zip(counted, better, strict=True) if owner == one) for one in (0, 1)]
     assert max(shares) <= 1.25 * sum(shares) / 2
-    asked = Scaled(manifest.n, 2, runs_of((1, 0) * (BUCKETS // 2)))
-    moving = msgspec.structs.replace(run.pond.spec, changed=ChangeEffects(scaled=(asked,)))
+    scaled = Scaled(manifest.n, 2, runs_of((1, 0) * (BUCKETS // 2)))
+    moving = msgspec.structs.replace(run.pond.spec, changed=ChangeEffects(scaled=(scaled,)))
     assert better_owners(moving, manifest, Files(tmp_path), Policy()) is None, "what moves is not balanced"
     pond, scaler = Asked(tmp_path), Autoscaler(Policy(steady=1), every_us=SECOND)
     for at in range(3):

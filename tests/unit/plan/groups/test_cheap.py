@@ -26,23 +26,23 @@ def forget() -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_a_plan_after_changes_is_the_plan_of_a_new_process(seed: int) -> None:
     dice = random.Random(seed)
-    asked = {one.name: one for one in query_set(dice, 12)}
+    active = {one.name: one for one in query_set(dice, 12)}
     since: dict[str, int] = {}
     effects = ChangeEffects()
     changed: list[tuple[Plan, object]] = []
     for step in range(12):
         name = dice.choice((f"q{dice.randrange(12)}", f"n{step}"))
         since.pop(name, None)
-        if name in asked and dice.random() < 0.4 and len(asked) > 1:
-            del asked[name]
+        if name in active and dice.random() < 0.4 and len(active) > 1:
+            del active[name]
         else:
-            asked[name] = replace(query(dice, name), window=dice.choice((RUNNING, query(dice).window)), emit="update")
+            active[name] = replace(query(dice, name), window=dice.choice((RUNNING, query(dice).window)), emit="update")
             since |= {name: dice.randrange(1000)} if dice.random() < 0.7 else {}
-        plan = build_plan(asked.values(), since, effects)
-        changed.append((plan, (list(asked.values()), dict(since), effects)))
+        plan = build_plan(active.values(), since, effects)
+        changed.append((plan, (list(active.values()), dict(since), effects)))
         kept = [group.id for group in plan.groups if dice.random() < 0.2]
-        apart = [name for name in asked if dice.random() < 0.1]
-        until = {name: 5000 for name in asked if dice.random() < 0.1}
+        apart = [name for name in active if dice.random() < 0.1]
+        until = {name: 5000 for name in active if dice.random() < 0.1}
         effects = ChangeEffects(signed=tuple(kept), apart=tuple(apart), until_us=until)
     for plan, (queries, begun, behind) in changed:  # type: ignore[misc]
         forget()

@@ -65,15 +65,15 @@ def sizes(folder: Path, queries: list[Query], instances: int) -> tuple[int, dict
     return sum(size.bytes for size in measured), alone
 
 
-def expected(asked: Query) -> int:
+def expected(query: Query) -> int:
     """How many bins of how many keys and windows occur in those that are open after the last event."""
-    assert isinstance(asked.window, Sliding)
+    assert isinstance(query.window, Sliding)
     found = set()
     for second, key, value in events():
-        window = second * SECOND // asked.window.size_us
-        if (window + 1) * asked.window.size_us > LAST * SECOND and (asked.where is None or not value <= 700.0):
+        window = second * SECOND // query.window.size_us
+        if (window + 1) * query.window.size_us > LAST * SECOND and (query.where is None or not value <= 700.0):
             fine = order_codes(np.array([value])) >> (52 - FINEST_BITS)
-            found.add((key, window, int(coarser_bins(fine, bits_of(asked.aggregates[0]))[0])))
+            found.add((key, window, int(coarser_bins(fine, bits_of(query.aggregates[0]))[0])))
     return len(found) * TALLY
 
 

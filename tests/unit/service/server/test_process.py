@@ -62,7 +62,7 @@ def test_commands_are_told_a_name_that_the_certificate_has(certified: Certified)
     assert local_name(certified("0.0.0.0", "IP:127.0.0.1")) == ("127.0.0.1", True)
     assert local_name(certified("127.0.0.1", "DNS:localhost")) == ("localhost", True)
     both = certified("0.0.0.0", "DNS:localhost", "DNS:pond.example", told=("pond.example",))
-    assert local_name(both) == ("pond.example", True), "the name that the operator tells goes first"
+    assert local_name(both) == ("pond.example", True), "the name that the operator gives goes first"
     assert local_name(certified("10.0.0.7", "DNS:localhost")) == ("10.0.0.7", False), "nobody listens at localhost"
     assert local_name(certified("0.0.0.0", "DNS:pond.example")) == ("localhost", False)
 
