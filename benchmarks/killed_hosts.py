@@ -37,7 +37,7 @@ from take_over import LIMIT, TURN_EVENTS, Flow, Service, Watch, store_and_folder
 from kit.servers.network_hosts import NetworkHosts
 from kit.servers.s3_server import S3Server
 from kit.servers.servers import until
-from millpond.log.places.address import Address, address_of
+from millpond.log.locations.address import Address, address_of
 from millpond.log.records import EpochRecord
 
 START_US, FILE_US, WINDOW_US, KEYS, HOSTS = 1_700_000_000_000_000, 1_000_000, 10_000_000, 300, 3

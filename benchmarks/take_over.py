@@ -36,8 +36,8 @@ from results import FOLDER, keep
 from kit.servers.network_hosts import NetworkHosts
 from kit.servers.s3_server import S3Server
 from kit.servers.servers import Host, until
+from millpond.log.locations.address import Address, address_of
 from millpond.log.manifest import Manifests, load
-from millpond.log.places.address import Address, address_of
 from millpond.log.port import Log
 from millpond.log.records import STATE, ClaimRecord, EpochRecord, decode
 

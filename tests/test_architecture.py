@@ -53,7 +53,7 @@ RANKS: dict[str, tuple[str, ...]] = {
     ),
     "plan": (
         "groups",
-        "chains options",
+        "options upstream",
         "explain",
     ),
     "runtime": (
@@ -63,7 +63,7 @@ RANKS: dict[str, tuple[str, ...]] = {
         "functions",
         "rows",
         "joins matching",
-        "gather moves",
+        "gather migration",
         "inputs scheduling",
         "fold",
         "epoch",
@@ -103,8 +103,8 @@ HOMES = {
     "redis": ("state/backends/redis", "kit/servers/redis_servers.py"),
     "confluent_kafka": ("followers/sinks/kafka", "kit/servers/kafka_server.py"),
     "psycopg": ("followers/sinks/postgres.py", "service/terminal/sql_shell.py", "kit/servers/postgres_server.py"),
-    "obstore": ("log/places/object_store.py",),
-    "hdfs_native": ("log/places/hdfs.py",),
+    "obstore": ("log/locations/object_store.py",),
+    "hdfs_native": ("log/locations/hdfs.py",),
     "typer": ("cli.py", "control/", "service/terminal/"),
     "rich": ("cli.py", "control/", "service/"),
     "fastapi": ("service/",),

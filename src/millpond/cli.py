@@ -22,7 +22,7 @@ from millpond.control.commands.starter import write_starter
 from millpond.control.stall_limits import STALLED_SECONDS
 from millpond.errors import MillpondError, QueryTypeError, of_machine
 from millpond.local_path import local_path
-from millpond.log.places.address import Address, address_of
+from millpond.log.locations.address import Address, address_of
 from millpond.runtime.inspect.timeline import KEPT
 from millpond.service.api.serve_options import Options
 from millpond.service.api.service_files import only_pond

@@ -22,10 +22,10 @@ from millpond.model.expressions import Column, Expression
 from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Range
-from millpond.plan.chains.first_rows import first_rows
 from millpond.plan.groups.deduplication import deduplicated
 from millpond.plan.groups.distinct import Timing, distinct_rows
 from millpond.plan.options.output_modes import with_mode
+from millpond.plan.upstream.first_rows import first_rows
 from millpond.testing.compare import canonical
 
 COLUMNS = tuple(Column(field.name, field.type) for field in STREAM.columns)

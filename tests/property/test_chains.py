@@ -30,10 +30,10 @@ from millpond.model.selection import Selection
 from millpond.model.stream import Field, Order, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Counted, Range, Session, Sliding
-from millpond.plan.chains.steps import united_names
-from millpond.plan.chains.upstream import bounds_of, chained_stream, united_stream
 from millpond.plan.groups.deduplication import deduplicated
 from millpond.plan.options.output_modes import with_mode
+from millpond.plan.upstream.rows_as_stream import bounds_of, chained_stream, united_stream
+from millpond.plan.upstream.steps import united_names
 from millpond.reconfigure.first_window import beginnings
 from millpond.testing.compare import assert_same_rows, rows_of
 from millpond.testing.trial import Trial

@@ -34,7 +34,7 @@ from millpond.errors import ChangeRefused, UnsupportedQuery
 from millpond.followers.prune import PruneFollower
 from millpond.followers.record_rows import RowsReader
 from millpond.followers.sinks.in_process import MemorySink
-from millpond.log.places.local_folder import LocalFolder
+from millpond.log.locations.local_folder import LocalFolder
 from millpond.log.records import ChangeRecord, Receipt, decode
 from millpond.model.aggregates import Aggregate
 from millpond.model.change_history import ALWAYS, StoredQuery

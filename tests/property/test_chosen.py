@@ -25,7 +25,7 @@ from millpond.plan.groups.distinct import Timing, distinct_rows
 from millpond.plan.groups.ranked_rows import replaces_rows
 from millpond.plan.options.output_modes import OP, with_mode
 from millpond.runtime.fold import fold
-from millpond.spark.analysis.chains.ordered_functions import rank_by
+from millpond.spark.analysis.upstream.ordered_functions import rank_by
 
 KEY, ID, TIME = Column("k", "string"), Column("g", "bigint"), Column("ts", "timestamp")
 ODD = call("eq", (call("remainder", (ID, literal(2, "bigint")), "bigint"), literal(1, "bigint")), "boolean")

@@ -23,8 +23,8 @@ from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Field, Order
 from millpond.model.windows import Sliding
 from millpond.placement.partitions import homes, owners_by_partition
-from millpond.plan.chains.upstream import chained_stream
 from millpond.plan.options.output_modes import with_mode
+from millpond.plan.upstream.rows_as_stream import chained_stream
 from millpond.runtime.inputs import without_shuffle
 from millpond.runtime.inputs.without_shuffle import FoldInput
 from millpond.runtime.task.obstacle import Obstacle

@@ -27,10 +27,10 @@ from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
 from millpond.model.stream import Field, Order
 from millpond.model.windows import NEVER_LATE_US, Distinct, Sliding
-from millpond.plan.chains.first_rows import first_rows
-from millpond.plan.chains.upstream import chained_stream
 from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.distinct import Timing, distinct_rows
+from millpond.plan.upstream.first_rows import first_rows
+from millpond.plan.upstream.rows_as_stream import chained_stream
 from millpond.reconfigure.changes import Drop
 from millpond.runtime.fold import fold
 from millpond.testing.compare import canonical

@@ -18,8 +18,8 @@ from millpond.model.expressions import Call, Column, Parameter, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
-from millpond.plan.chains.parameter_feeds import merged
 from millpond.plan.options.live_parameters import constant_of
+from millpond.plan.upstream.parameter_feeds import merged
 from millpond.reconfigure import validate
 from millpond.reconfigure.changes import SetParameter
 from millpond.runtime.inputs.parameter_feeds import fed_values

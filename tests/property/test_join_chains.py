@@ -25,8 +25,8 @@ from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Order
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
-from millpond.plan.chains.upstream import chained_stream, times_of
-from millpond.plan.chains.upstream_joins import made_window
+from millpond.plan.upstream.rows_as_stream import chained_stream, times_of
+from millpond.plan.upstream.upstream_joins import made_window
 from millpond.testing.compare import assert_same_rows, rows_of
 from millpond.testing.trial import Trial
 

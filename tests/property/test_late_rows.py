@@ -18,7 +18,7 @@ from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
-from millpond.plan.chains.late_sinks import late_columns
+from millpond.plan.upstream.late_sinks import late_columns
 from millpond.testing.compare import assert_same_rows, rows_of
 
 PROPERTY = settings(max_examples=examples(10), suppress_health_check=list(HealthCheck))

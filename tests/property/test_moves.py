@@ -35,7 +35,7 @@ from millpond.model.selection import AnyQuery
 from millpond.model.windows import Counted, Range, Session, Sliding
 from millpond.placement.alignment import Owners, rescaled
 from millpond.placement.slots import buckets_of, slots_of
-from millpond.plan.chains.upstream import chained_stream
+from millpond.plan.upstream.rows_as_stream import chained_stream
 from millpond.reconfigure import validate
 from millpond.reconfigure.placement_changes import owned_by
 from millpond.reconfigure.validate import KnownPond

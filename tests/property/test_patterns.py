@@ -21,8 +21,8 @@ from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.patterns.variables import FIRST, PREVIOUS, Variable, matched
 from millpond.model.query import Named, Query
 from millpond.model.windows import Pattern, Sliding
-from millpond.plan.chains.upstream import chained_stream
 from millpond.plan.groups.build import build_plan
+from millpond.plan.upstream.rows_as_stream import chained_stream
 from millpond.testing.compare import assert_same_rows, canonical
 
 RISE = Pattern("A B+", 10 * SECOND, (Variable("A", FLAG), Variable("B", RISES)), previous=(AMOUNT,))

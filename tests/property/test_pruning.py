@@ -19,8 +19,8 @@ from millpond.control.wiring.reader import read_truth
 from millpond.control.wiring.truth import Truth
 from millpond.errors import CorruptError
 from millpond.followers.prune import PruneFollower
+from millpond.log.locations.local_folder import LocalFolder
 from millpond.log.manifest import Manifest
-from millpond.log.places.local_folder import LocalFolder
 from millpond.log.records import decode
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink

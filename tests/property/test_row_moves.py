@@ -21,8 +21,8 @@ from millpond.errors import ChangeRefused, StoreError
 from millpond.followers.record_rows import RowsReader, section_reader
 from millpond.followers.view import move_rows
 from millpond.followers.view.view import ViewFollower, scan
+from millpond.log.locations.address import address_of
 from millpond.log.manifest import load
-from millpond.log.places.address import address_of
 from millpond.model.endpoints import Sink
 from millpond.model.query import Query
 from millpond.model.windows import length_us

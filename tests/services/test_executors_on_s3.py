@@ -22,7 +22,7 @@ from kit.programs.forked_program import ForkedProgram
 from kit.servers.process_tree import children
 from kit.servers.s3_server import S3Server
 from kit.servers.servers import JAVA_FLAGS, until
-from millpond.log.places.address import address_of
+from millpond.log.locations.address import address_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.services, pytest.mark.slow]
 

@@ -12,10 +12,10 @@ from hdfs_native import AsyncClient, Client, WriteOptions
 from kit.inputs.folder_suite import FolderSuite
 from kit.servers.hdfs_server import HdfsServer
 from millpond.errors import PlaceError
-from millpond.log.places import hdfs
-from millpond.log.places.address import address_of
-from millpond.log.places.hdfs import HdfsObjects, hdfs_objects
-from millpond.log.places.objects import ObjectFolder
+from millpond.log.locations import hdfs
+from millpond.log.locations.address import address_of
+from millpond.log.locations.hdfs import HdfsObjects, hdfs_objects
+from millpond.log.locations.objects import ObjectFolder
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from millpond.errors import ChangeRefused
 from millpond.followers.record_rows import RowsReader, section_reader
 from millpond.followers.view.shared_view import Share, SharedView, catch_up, owners_of
 from millpond.followers.view.view import ViewFollower, scan
+from millpond.log.locations.address import address_of
 from millpond.log.manifest import load
-from millpond.log.places.address import address_of
 from millpond.model.query import Query
 from millpond.model.windows import length_us
 from millpond.placement.bucket_stores import OWN, places_in

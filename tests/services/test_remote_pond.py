@@ -21,7 +21,7 @@ from millpond.control.wiring import stores_and_followers
 from millpond.control.wiring.reader import read_truth
 from millpond.control.wiring.stores_and_followers import follow
 from millpond.errors import FencedError
-from millpond.log.places.hdfs import hdfs_objects
+from millpond.log.locations.hdfs import hdfs_objects
 from millpond.spark.driver.epochs import Epoch
 
 ROWS, KEYS, START = 4_000, 50, 1704067200

@@ -12,9 +12,9 @@ from kit.inputs.folder_suite import FolderSuite
 from kit.servers.network_link import NetworkLink
 from kit.servers.s3_server import Fault, S3Server
 from millpond.errors import PlaceError, UnreachableError
-from millpond.log.places.address import objects_at
-from millpond.log.places.object_store import StoreObjects
-from millpond.log.places.objects import ObjectFolder
+from millpond.log.locations.address import objects_at
+from millpond.log.locations.object_store import StoreObjects
+from millpond.log.locations.objects import ObjectFolder
 from millpond.log.port import Log, Lost, Won, numbered_name
 
 

@@ -13,8 +13,8 @@ from millpond.control.wiring.reader import read_truth
 from millpond.control.wiring.stores_and_followers import new_writer
 from millpond.control.wiring.truth import open_truth
 from millpond.errors import CorruptError, ForeignPondError, PlaceError
+from millpond.log.locations.address import Address, address_of
 from millpond.log.manifest import load
-from millpond.log.places.address import Address, address_of
 from millpond.log.protocol import perform
 from millpond.state.ports.files import IDENTITY
 

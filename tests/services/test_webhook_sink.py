@@ -16,8 +16,8 @@ from millpond.errors import QueryTypeError, SetupError, StoreError
 from millpond.followers.runner import Runner
 from millpond.followers.sinks.webhook import WebhookConnection, WebhookOptions
 from millpond.log.follower import Follower
+from millpond.log.locations.local_folder import LocalFolder
 from millpond.log.manifest import Manifests
-from millpond.log.places.local_folder import LocalFolder
 from millpond.log.port import Log
 from millpond.model.endpoints import Sink
 

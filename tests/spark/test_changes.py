@@ -29,8 +29,8 @@ from kit.servers.servers import until
 from millpond import Pond
 from millpond.control.pond import readings as pond_readings
 from millpond.errors import ChangeRefused, NotServingError, UnsupportedQuery
+from millpond.log.locations.local_folder import LocalFolder
 from millpond.log.manifest import Manifests, load
-from millpond.log.places.local_folder import LocalFolder
 from millpond.log.port import Log
 from millpond.log.records import ChangeRecord, ClaimRecord, EpochRecord, Record, decode
 from millpond.model.endpoints import Sink, Source

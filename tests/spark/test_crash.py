@@ -36,13 +36,13 @@ from kit.programs.shared_java import joining
 from kit.servers.servers import until
 from millpond.faults import COMMON_STEPS, DRIVER_STEPS, FOLLOWER_STEPS, WORKER_STEPS
 from millpond.followers.view.view import scan
+from millpond.log.locations.local_folder import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load
-from millpond.log.places.local_folder import LocalFolder
 from millpond.log.port import Log
 from millpond.log.records import EpochRecord, decode, without_body
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec, from_json
-from millpond.plan.chains.steps import inner_of
+from millpond.plan.upstream.steps import inner_of
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.testing.compare import difference
 

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 import millpond.control.pond.lifetime as control
 from millpond import Pond
 from millpond.control.wiring.stores_and_followers import follow
+from millpond.log.locations.local_folder import LocalFolder
 from millpond.log.manifest import Manifests, load
-from millpond.log.places.local_folder import LocalFolder
 from millpond.log.port import Log
 from millpond.model.endpoints import Sink, Source
 from millpond.model.stream import Field, Stream

@@ -26,8 +26,8 @@ from kit.servers.network_hosts import NetworkHosts
 from kit.servers.redis_servers import RedisCluster, RedisServer
 from kit.servers.servers import JAVA_FLAGS, Host, free_ports, until
 from millpond.cli import app
+from millpond.log.locations.local_folder import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load
-from millpond.log.places.local_folder import LocalFolder
 from millpond.log.port import Log
 from millpond.log.records import EpochRecord, decode
 from millpond.service.api.client import Client

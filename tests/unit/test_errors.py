@@ -13,7 +13,7 @@ import pytest
 
 from millpond import errors
 from millpond.errors import CorruptError, DiskFullError, MillpondError, from_text, of_machine
-from millpond.log.places.local_folder import LocalFolder
+from millpond.log.locations.local_folder import LocalFolder
 
 
 def _family(root: type[MillpondError]) -> list[type[MillpondError]]:

@@ -19,7 +19,7 @@ from millpond.errors import PlaceError
 from millpond.followers.record_rows import RowsReader
 from millpond.followers.sinks.make_sink import dead_letter_follower
 from millpond.local_path import local_path, scheme_of
-from millpond.log.places.address import SCHEMES
+from millpond.log.locations.address import SCHEMES
 from millpond.model.endpoints import Sink, Source
 from millpond.model.stream import Stream
 from millpond.service.api.client import Client

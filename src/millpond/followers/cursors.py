@@ -16,8 +16,8 @@ import msgspec
 
 from millpond.errors import CorruptError, PlaceError, TruthError, of_machine
 from millpond.log.cursor import Cursor, check_applied, cursor_at, named
+from millpond.log.locations.address import Address
 from millpond.log.manifest import Manifest
-from millpond.log.places.address import Address
 from millpond.log.records import Entry
 from millpond.tokens import writer_token
 

@@ -14,9 +14,9 @@ from typing import BinaryIO
 
 from millpond.faults import reached
 from millpond.followers.cursors import explained
-from millpond.log.places.address import Address
-from millpond.log.places.local_folder import sync_folder
-from millpond.log.places.objects import Objects
+from millpond.log.locations.address import Address
+from millpond.log.locations.local_folder import sync_folder
+from millpond.log.locations.objects import Objects
 from millpond.tokens import writer_token
 
 _LEFTOVER = re.compile(r"\.part-(\d{20})-[0-9a-f]+")

@@ -108,12 +108,13 @@ class Stream(msgspec.Struct, frozen=True):
     into epochs. `max_ahead_us`: an event that is ahead of the driver's clock by more than this is dead (None: no event
     is). `made_of`: for a derived stream, which Spark computes from other streams while it reads them; it has no source
     of its own. `rows_of`: the query of the same pond whose rows are the events, an epoch later; see
-    `plan.chains.upstream`. `malformed`: the policy for malformed records, if the source can recognize them. `retain`:
-    the data that is kept for queries that are added later. `partitioned`: the column that is the key of the topic's
-    records. `computed`: the columns that are GENERATED; they are not among `columns`, which are read. `inner`: the
-    query whose rows are the events, if it is a step of other queries and not a query of its own. `united`: several
-    such queries, the branches of a UNION ALL, whose rows together are the events. `keyed`: the columns of a derived
-    stream that are the row of its only keyed table, if the rest of an event does not depend on them.
+    `plan.upstream.rows_as_stream`. `malformed`: the policy for malformed records, if the source can recognize them.
+    `retain`: the data that is kept for queries that are added later. `partitioned`: the column that is the key of
+    the topic's records. `computed`: the columns that are GENERATED; they are not among `columns`, which are read.
+    `inner`: the query whose rows are the events, if it is a step of other queries and not a query of its own.
+    `united`: several such queries, the branches of a UNION ALL, whose rows together are the events. `keyed`: the
+    columns of a derived stream that are the row of its only keyed table, if the rest of an event does not depend on
+    them.
     """
 
     name: str

@@ -32,6 +32,9 @@ INTERVAL = "interval day to second"
 WINDOW = "struct<start:timestamp,end:timestamp>"
 """The type of a window column."""
 
+EVENT_TIME_TYPES = ("timestamp", WINDOW)
+"""The types of event times: of an event, and of a row of a window."""
+
 KEY_TYPES = frozenset({*INTEGERS, *FLOATS, *TIMES, "string", "boolean"})
 """The types that a key column may have, besides `decimal(p,s)`."""
 

@@ -14,14 +14,14 @@ from millpond.log.records import STATE, ChangeRecord, Receipt
 from millpond.model.selection import Selection, is_inner
 from millpond.model.spec import PondSpec
 from millpond.placement.alignment import Owners
-from millpond.plan.chains.late_sinks import late_sinks
-from millpond.plan.chains.parameter_feeds import feeds_of
 from millpond.plan.groups.build import build_plan, needed_columns
 from millpond.plan.groups.plan import Plan
 from millpond.plan.options.clock_parameters import clock_parameters
 from millpond.plan.options.keyed_lookups import why_by_readers
 from millpond.plan.options.live_parameters import with_parameters
 from millpond.plan.options.retention import with_declared
+from millpond.plan.upstream.late_sinks import late_sinks
+from millpond.plan.upstream.parameter_feeds import feeds_of
 from millpond.reconfigure.catalog import applied, not_answered, shadow_name
 from millpond.reconfigure.changes import Add, Alter, Change, Discard, Drop, End, Halt, Promote, Shadow, change_text
 from millpond.runtime.epoch import Setting

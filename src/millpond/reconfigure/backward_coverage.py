@@ -26,11 +26,11 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, expressions_of
 from millpond.model.stream import Stream
 from millpond.model.windows import RUNNING, Sliced
-from millpond.plan.chains.steps import inner_of
 from millpond.plan.groups.build import build_plan, logged_of, needed_columns, needed_foreign, tallies_needed
 from millpond.plan.groups.edges import phases
 from millpond.plan.groups.plan import GroupPlan, Measure, Plan, QueryPlan, measures_read
 from millpond.plan.options.complete_column import has_complete_column
+from millpond.plan.upstream.steps import inner_of
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.event_log.retention import kept_from, needed_from, retained_from

@@ -14,7 +14,7 @@ import msgspec
 from millpond.errors import OverBudgetError
 from millpond.model.budget import Budget
 from millpond.model.spec import PondSpec
-from millpond.plan.chains.steps import inner_of
+from millpond.plan.upstream.steps import inner_of
 from millpond.reconfigure import validate
 from millpond.reconfigure.change_queue import Make
 from millpond.reconfigure.lifecycle import current

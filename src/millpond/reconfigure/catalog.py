@@ -19,8 +19,8 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.spec import PondSpec, from_json
 from millpond.model.stream import Relation, Stream, inner_queries
-from millpond.plan.chains.steps import streams_of, with_inner
 from millpond.plan.options.complete_column import early_version
+from millpond.plan.upstream.steps import streams_of, with_inner
 from millpond.reconfigure.changes import (
     Add,
     Alter,

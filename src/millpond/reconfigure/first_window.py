@@ -15,10 +15,10 @@ from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream, inner_queries
 from millpond.model.types import FARTHEST_US
 from millpond.model.windows import RUNNING, Session
-from millpond.plan.chains.steps import streams_of, times_in
-from millpond.plan.chains.upstream import first_row_us, levels
 from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.plan import Plan
+from millpond.plan.upstream.rows_as_stream import first_row_us, levels
+from millpond.plan.upstream.steps import streams_of, times_in
 from millpond.reconfigure.backward_coverage import covered_from
 from millpond.reconfigure.catalog import event_times_of, is_read
 from millpond.runtime.epoch import watermarks

@@ -15,8 +15,8 @@ from millpond.log.records import EpochRecord, Fates
 from millpond.model.selection import INNER, AnyQuery, is_inner
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
-from millpond.plan.chains.steps import inner_of, streams_of, with_inner
 from millpond.plan.options.live_parameters import parameters_in
+from millpond.plan.upstream.steps import inner_of, streams_of, with_inner
 
 _NAME = re.compile(rf"{INNER}[0-9a-f]+")
 _LOST = ("late", "dead")

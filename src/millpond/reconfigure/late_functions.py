@@ -12,8 +12,8 @@ from millpond.errors import UserFunctionError
 from millpond.model.selection import AnyQuery, foreign_below
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
-from millpond.plan.chains.steps import inner_of
 from millpond.plan.groups.columns_read import columns_read
+from millpond.plan.upstream.steps import inner_of
 from millpond.reconfigure import validate
 from millpond.reconfigure.change_queue import Make
 from millpond.reconfigure.lifecycle import current

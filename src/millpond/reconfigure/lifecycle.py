@@ -10,7 +10,7 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
-from millpond.plan.chains.steps import streams_of
+from millpond.plan.upstream.steps import streams_of
 
 ABSENT, RUNNING, PAUSED, HALTED = "absent", "running", "paused", "quarantined"
 SHADOWED, PROMOTED = "shadowed", "promoted"

@@ -18,11 +18,11 @@ from millpond.placement.run_lengths import of_runs, runs_of
 from millpond.plan.groups.plan import Plan
 from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.validate import KnownPond
-from millpond.runtime.moves.move_state import dealt_logs, moving, shares_here
+from millpond.runtime.migration.move_state import dealt_logs, moving, shares_here
 
 
 def scale(
-    pond: KnownPond, instances: int | None, shards: Sequence[str] = (), who: str = "", why: str = "asked",
+    pond: KnownPond, instances: int | None, shards: Sequence[str] = (), who: str = "", why: str = "requested",
     target: Sequence[str] = (),
 ) -> Scale:  # fmt: skip
     """Change the number of instances (None: it stays), with as few moved buckets as an even distribution needs.
@@ -63,7 +63,7 @@ def resharded(pond: KnownPond, target: Sequence[str] = (), who: str = "") -> Res
     return Resharded(why, who)
 
 
-def owned_by(pond: KnownPond, owners: Owners, instances: int, who: str = "", why: str = "asked") -> Scale:
+def owned_by(pond: KnownPond, owners: Owners, instances: int, who: str = "", why: str = "requested") -> Scale:
     """Give each bucket the named owner, among `instances` instances.
 
     Raises:

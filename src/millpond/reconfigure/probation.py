@@ -23,7 +23,7 @@ from millpond.model.expressions import Foreign, walk
 from millpond.model.selection import AnyQuery, expressions_of
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
-from millpond.plan.chains.steps import inner_of, streams_of
+from millpond.plan.upstream.steps import inner_of, streams_of
 from millpond.reconfigure import validate
 from millpond.reconfigure.catalog import history
 from millpond.reconfigure.change_queue import Make

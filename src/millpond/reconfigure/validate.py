@@ -20,15 +20,15 @@ from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream, inner_queries
 from millpond.model.types import has_json
 from millpond.model.windows import RUNNING, Distinct, Sliced
-from millpond.plan.chains.late_sinks import check_late
-from millpond.plan.chains.parameter_feeds import fed_type, member_type, newest_by
-from millpond.plan.chains.steps import inner_of, inputs_of, with_inner
 from millpond.plan.groups.build import check_event_times, presence_filter
 from millpond.plan.groups.ranked_rows import counted_rows
 from millpond.plan.options.clock_parameters import clock_value
 from millpond.plan.options.complete_column import has_complete_column, with_complete
 from millpond.plan.options.live_parameters import Constant, another_value, as_double, named_in
 from millpond.plan.options.output_modes import BY_JOIN, BY_WINDOW, FINAL, UPDATE, with_late_by, with_mode
+from millpond.plan.upstream.late_sinks import check_late
+from millpond.plan.upstream.parameter_feeds import fed_type, member_type, newest_by
+from millpond.plan.upstream.steps import inner_of, inputs_of, with_inner
 from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.backward_coverage import (
     check_backfilled,

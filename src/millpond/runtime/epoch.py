@@ -21,12 +21,12 @@ from millpond.model.windows import RUNNING
 from millpond.placement.alignment import Owners
 from millpond.placement.moves import BucketMap, Step, bucket_maps, requested_map, sources, step
 from millpond.placement.run_lengths import runs_of
-from millpond.plan.chains.late_sinks import late_sinks
-from millpond.plan.chains.parameter_feeds import Feed
-from millpond.plan.chains.upstream import drained_at, halted, last_row_us, levels, upstream_queries
 from millpond.plan.groups.joins import SideLog, last_final_us
 from millpond.plan.groups.plan import GroupPlan, KeptEvents, Plan
 from millpond.plan.options.clock_parameters import clock_values
+from millpond.plan.upstream.late_sinks import late_sinks
+from millpond.plan.upstream.parameter_feeds import Feed
+from millpond.plan.upstream.rows_as_stream import drained_at, halted, last_row_us, levels, upstream_queries
 from millpond.runtime.event_log.retention import events_needed_from, slices_needed_from
 from millpond.runtime.event_log.tallies import tallies_needed_from, uncounted_needed_from
 from millpond.runtime.fold.kinds import migrates_by_key
@@ -36,7 +36,7 @@ from millpond.runtime.inputs.parameter_feeds import changed_values, fed_values
 from millpond.runtime.inputs.replay import backfilled_groups, recalled_events
 from millpond.runtime.inputs.upstream_rows import chained_lines, chained_rows, is_pending, with_chained
 from millpond.runtime.joins.fold_joins import joins_need_from
-from millpond.runtime.moves.move_state import dealt_logs, moving, shares_here
+from millpond.runtime.migration.move_state import dealt_logs, moving, shares_here
 from millpond.runtime.packets.event_counts import add_fates, bounded
 from millpond.runtime.packets.packet import SourceFates
 from millpond.runtime.task.column_layout import ReadLayout
@@ -226,8 +226,8 @@ def fold_task(
 ) -> FoldTask:  # fmt: skip
     """The fold task of the next epoch.
 
-    `drain`: close everything that the queries of one level still wait for (see `plan.chains.upstream`). `idle`: source
-    partitions that watermarks do not wait for. `merges_wait`: see `scheduling.quiet_epochs`.
+    `drain`: close everything that the queries of one level still wait for (see `plan.upstream.rows_as_stream`). `idle`:
+    source partitions that watermarks do not wait for. `merges_wait`: see `scheduling.quiet_epochs`.
     """
     lines = time_lines(setting, run.manifest, idle or {})
     floors: dict[str, int] = {}

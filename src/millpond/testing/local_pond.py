@@ -17,8 +17,8 @@ from millpond.clock import now_us
 from millpond.kernels.columns import arrow_type
 from millpond.log.cursor import Cursor, cursor_at
 from millpond.log.follower import Follower, Pump, pump
+from millpond.log.locations.local_folder import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load
-from millpond.log.places.local_folder import LocalFolder
 from millpond.log.port import Log
 from millpond.log.protocol import AlreadyTrue, Run, Steps, Writer, perform
 from millpond.log.records import Entry, EpochRecord, Offsets, Receipt, Section
@@ -28,9 +28,9 @@ from millpond.model.stream import Stream, inner_queries
 from millpond.model.types import TIMES
 from millpond.placement.alignment import Owners, owners_in, with_owners
 from millpond.placement.slots import even_owners
-from millpond.plan.chains.late_sinks import LateSink, late_sinks
 from millpond.plan.groups.build import needed_columns, needed_foreign
 from millpond.plan.groups.plan import Plan
+from millpond.plan.upstream.late_sinks import LateSink, late_sinks
 from millpond.reconfigure.apply import setting_of
 from millpond.reconfigure.catalog import in_force
 from millpond.reconfigure.first_window import beginnings

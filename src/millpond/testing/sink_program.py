@@ -23,8 +23,8 @@ from millpond.errors import MillpondError
 from millpond.followers.record_rows import RowsReader, section_reader
 from millpond.followers.sinks.make_sink import sink_follower
 from millpond.log.follower import Follower, let_go
+from millpond.log.locations.local_folder import LocalFolder
 from millpond.log.manifest import Manifest, fold
-from millpond.log.places.local_folder import LocalFolder
 from millpond.log.port import Log
 from millpond.log.records import ClaimRecord, Entry, EpochRecord, Receipt, Section, decode, encode
 from millpond.model.endpoints import Sink

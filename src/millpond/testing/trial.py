@@ -31,10 +31,10 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection, is_inner
 from millpond.model.stream import Field, Stream
 from millpond.model.types import FARTHEST_US
-from millpond.plan.chains.late_sinks import LATE_EPOCH, check_late, late_columns_read
-from millpond.plan.chains.steps import inner_of, with_inner
-from millpond.plan.chains.upstream import before
 from millpond.plan.groups.build import build_plan, needed_columns, needed_foreign
+from millpond.plan.upstream.late_sinks import LATE_EPOCH, check_late, late_columns_read
+from millpond.plan.upstream.rows_as_stream import before
+from millpond.plan.upstream.steps import inner_of, with_inner
 from millpond.runtime.gather.lateness import ANY_PARTITION
 from millpond.runtime.rows.window_rows import output_schema
 from millpond.runtime.task.counters import FATES

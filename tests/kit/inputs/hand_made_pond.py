@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from millpond.followers.record_rows import RowsReader
+from millpond.log.locations.local_folder import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, fold, load
-from millpond.log.places.local_folder import LocalFolder
 from millpond.log.port import Log
 from millpond.log.records import ClaimRecord, Entry, EpochRecord, Receipt, Section, SectionKind, decode, encode
 

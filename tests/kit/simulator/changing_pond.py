@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from kit.simulator.memory_files import MemoryFiles
 from millpond.log.follower import Follower, Pump
-from millpond.log.places.local_folder import LocalFolder
+from millpond.log.locations.local_folder import LocalFolder
 from millpond.log.port import Log, Lost, Won
 from millpond.log.protocol import Run
 from millpond.log.records import Receipt
@@ -91,7 +91,7 @@ class ChangingPond(LocalPond):
         self._lay_out()
         return run.n
 
-    def move(self, owners: Owners, why: str = "asked") -> None:
+    def move(self, owners: Owners, why: str = "requested") -> None:
         """Changes the owners of buckets from the next epoch on."""
         run = self._perform(self._writer.drain())
         self._perform(self._writer.commit(map_record(self.setting, run, self._writer.token, owners, why, 0)))

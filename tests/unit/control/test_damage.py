@@ -23,9 +23,9 @@ from millpond.followers.record_rows import RowsReader, section_reader
 from millpond.followers.sinks.file_formats import format_of
 from millpond.followers.sinks.folder import FolderSink
 from millpond.followers.view.view import ViewFollower
+from millpond.log.locations.address import address_of
+from millpond.log.locations.local_folder import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load
-from millpond.log.places.address import address_of
-from millpond.log.places.local_folder import LocalFolder
 from millpond.log.port import Log
 from millpond.log.records import decode
 from millpond.model.aggregates import Aggregate

@@ -27,7 +27,7 @@ from millpond.followers.sinks.webhook import WebhookSink
 from millpond.followers.view.view import ViewFollower, lookup
 from millpond.log.cursor import Cursor, cursor_at, last_common
 from millpond.log.follower import Follower, Pump, pump
-from millpond.log.places.address import address_of
+from millpond.log.locations.address import address_of
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query

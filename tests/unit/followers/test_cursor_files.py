@@ -11,10 +11,10 @@ from millpond.errors import CorruptError
 from millpond.followers import cursors
 from millpond.followers.cursors import CursorFile, cursor_path, make_folder
 from millpond.log.cursor import Cursor
-from millpond.log.places import address
-from millpond.log.places.address import address_of
-from millpond.log.places.object_store import StoreObjects
-from millpond.log.places.objects import Objects
+from millpond.log.locations import address
+from millpond.log.locations.address import address_of
+from millpond.log.locations.object_store import StoreObjects
+from millpond.log.locations.objects import Objects
 
 
 @pytest.fixture

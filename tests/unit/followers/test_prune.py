@@ -11,8 +11,8 @@ from obstore.store import MemoryStore
 from millpond.followers.prune import PruneFollower
 from millpond.followers.record_rows import RowsGone
 from millpond.log.drop_bodies import HINT_NAME, Bodies
-from millpond.log.places.local_folder import LocalFolder
-from millpond.log.places.object_store import StoreObjects
+from millpond.log.locations.local_folder import LocalFolder
+from millpond.log.locations.object_store import StoreObjects
 from millpond.log.records import decode
 from millpond.state.ports.files import Files
 from millpond.state.ports.object_files import HostCopies, ObjectFiles

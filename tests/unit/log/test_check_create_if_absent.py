@@ -10,7 +10,7 @@ import pytest
 from kit.simulator.simulated_world import MemoryFolder
 from millpond.errors import PlaceError
 from millpond.log.check_create_if_absent import check_create_if_absent
-from millpond.log.places.local_folder import LocalFolder
+from millpond.log.locations.local_folder import LocalFolder
 
 
 class Overwriting(MemoryFolder):

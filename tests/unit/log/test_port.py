@@ -15,9 +15,9 @@ from obstore.store import LocalStore
 from kit.inputs.folder_suite import FolderSuite
 from kit.simulator.simulated_world import MemoryFolder
 from millpond.errors import CorruptError, PlaceError
-from millpond.log.places.local_folder import LocalFolder
-from millpond.log.places.object_store import StoreObjects
-from millpond.log.places.objects import ObjectFolder
+from millpond.log.locations.local_folder import LocalFolder
+from millpond.log.locations.object_store import StoreObjects
+from millpond.log.locations.objects import ObjectFolder
 from millpond.log.port import Folder, Log, Won, numbered_name
 
 FOLDERS: dict[str, Callable[[Path], Folder]] = {
@@ -54,7 +54,7 @@ class TestFolders(FolderSuite):
 def test_of_two_processes_exactly_one_wins(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"
-        "from millpond.log.places.local_folder import LocalFolder; from millpond.log.port import Log, Won\n"
+        "from millpond.log.locations.local_folder import LocalFolder; from millpond.log.port import Log, Won\n"
         "log = Log(LocalFolder(Path(sys.argv[1]))); sys.stdin.readline()\n"
         "print(sum(log.append(n, sys.argv[2].encode()) == Won() for n in range(100)))"
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from millpond.control.checks.same_queries import checked_spec
-from millpond.log.places.address import address_of
+from millpond.log.locations.address import address_of
 from millpond.model.expressions import Column
 from millpond.model.query import Named
 from millpond.model.selection import Selection

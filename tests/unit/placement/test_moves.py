@@ -94,7 +94,7 @@ def test_a_map_is_in_force_from_the_epoch_after_it() -> None:
 
 def test_what_was_asked_for_outlives_the_driver_that_recorded_it() -> None:
     born, runs = (0, 0, 1, 1), ((0, 1), (1, 1), (2, 2))
-    asked, scaled = Change(5, change_to_json(Scale(runs, "asked", 3))), (Scaled(5, 3, runs),)
+    asked, scaled = Change(5, change_to_json(Scale(runs, "requested", 3))), (Scaled(5, 3, runs),)
     now = (5, (0, 1, 2, 2), 3)
     assert bucket_maps(born, 2, Manifest(changes=(asked,))) == ((0, born, 2), now)
     assert bucket_maps(born, 2, Manifest(), scaled) == ((0, born, 2), now), "a claim, and no epoch yet"
@@ -108,7 +108,7 @@ def test_what_was_asked_for_outlives_the_driver_that_recorded_it() -> None:
 
 def test_steps_lead_to_what_was_asked_for_whoever_takes_them() -> None:
     born, wanted = (0, 0, 0, 0), (0, 1, 1, 2)
-    asked = Change(5, change_to_json(Scale(runs_of(wanted), "asked", 3)))
+    asked = Change(5, change_to_json(Scale(runs_of(wanted), "requested", 3)))
     spec, changes, at, numbers = (Scaled(5, 3, runs_of(wanted)),), [asked], 0, iter(range(6, 20))
     seen = []
     while True:

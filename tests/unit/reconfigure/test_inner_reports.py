@@ -13,8 +13,8 @@ from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
-from millpond.plan.chains.steps import inner_of, inputs_of, step_name, streams_of, with_inner
-from millpond.plan.chains.upstream import inner_stream
+from millpond.plan.upstream.rows_as_stream import inner_stream
+from millpond.plan.upstream.steps import inner_of, inputs_of, step_name, streams_of, with_inner
 from millpond.reconfigure import validate
 from millpond.reconfigure.budgets import with_versions
 from millpond.reconfigure.catalog import applied, not_answered, seen

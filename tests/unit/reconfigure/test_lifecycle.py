@@ -23,8 +23,8 @@ from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.model.stream import Derivation
 from millpond.model.types import WINDOW
 from millpond.model.windows import Counted, Sliding
-from millpond.plan.chains.parameter_feeds import feeds_of
-from millpond.plan.chains.upstream import chained_stream
+from millpond.plan.upstream.parameter_feeds import feeds_of
+from millpond.plan.upstream.rows_as_stream import chained_stream
 from millpond.reconfigure import validate
 from millpond.reconfigure.apply import lifts
 from millpond.reconfigure.catalog import applied, complete_from, history, in_force

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from millpond.errors import NoMemoryError
+from millpond.log.locations.local_folder import LocalFolder
 from millpond.log.manifest import Manifest
-from millpond.log.places.local_folder import LocalFolder
 from millpond.log.records import EpochRecord
 from millpond.model.change_history import ChangeEffects
 from millpond.model.endpoints import Source

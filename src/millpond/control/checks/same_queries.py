@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from millpond.errors import ChangeRefused, ForeignPondError
+from millpond.log.locations.address import Address
 from millpond.log.manifest import Manifest
-from millpond.log.places.address import Address
 from millpond.model.change_history import ChangeEffects
 from millpond.model.expressions import Literal
 from millpond.model.query import changed_functions
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec, to_json
 from millpond.model.stream import Relation, Stream
-from millpond.plan.chains.steps import streams_of
 from millpond.plan.explain.amounts import count_of
+from millpond.plan.upstream.steps import streams_of
 from millpond.reconfigure.catalog import in_force, seen
 
 _SHOWN = 5

@@ -13,8 +13,8 @@ import msgspec
 
 from millpond.control.wiring.reader import newest_records, read_truth
 from millpond.errors import ForeignPondError, MillpondError
+from millpond.log.locations.address import Address, Given
 from millpond.log.manifest import Manifest
-from millpond.log.places.address import Address, Given
 from millpond.log.port import Log
 from millpond.log.records import EpochRecord
 from millpond.model.spec import PondSpec
@@ -24,7 +24,7 @@ from millpond.placement.autoscale_policy import Policy
 from millpond.placement.moves import maps_in, requested_map_in
 from millpond.plan.explain.amounts import count_of
 from millpond.reconfigure.apply import plan_of
-from millpond.runtime.moves.bucket_load import bucket_loads
+from millpond.runtime.migration.bucket_load import bucket_loads
 from millpond.runtime.task.counters import WHOLE_POND, in_receipt
 from millpond.state.ports.files import Files
 
@@ -43,7 +43,7 @@ class Scaled(Protocol):
     address: Address
 
     def scale(
-        self, instances: int, *, shards: int | None = None, who: str | None = None, why: str = "asked"
+        self, instances: int, *, shards: int | None = None, who: str | None = None, why: str = "requested"
     ) -> None:  # fmt: skip
         """See `Pond.scale`."""
 

@@ -19,7 +19,7 @@ from millpond.followers.part_folders import PartFolder, part_folder
 from millpond.followers.sinks.folder import MARKER_NAME, Marker
 from millpond.followers.sinks.kinds import sink_path
 from millpond.log.cursor import Cursor
-from millpond.log.places.address import Address, address_of
+from millpond.log.locations.address import Address, address_of
 from millpond.log.port import numbered_name
 from millpond.model.spec import PondSpec
 from millpond.runtime.packets.row_batches import dead_letters_of

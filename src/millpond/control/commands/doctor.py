@@ -29,8 +29,8 @@ from millpond.control.wiring.truth import holds_pond, holds_something, host_cach
 from millpond.errors import MillpondError, PlaceError
 from millpond.followers.sinks.kinds import SINKS, sink_kind
 from millpond.log.check_create_if_absent import check_create_if_absent
-from millpond.log.places.address import Address, address_of
-from millpond.log.places.local_folder import LocalFolder
+from millpond.log.locations.address import Address, address_of
+from millpond.log.locations.local_folder import LocalFolder
 from millpond.log.port import Folder
 from millpond.model.spec import BUCKETS
 from millpond.placement.slots import hash_tags

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from millpond.control.diagnose.cost_report import Measured, measure, measured_text, price_of_state
 from millpond.control.pond.pond import Pond
 from millpond.control.wiring.bucket_map import placement_text, read_placement
-from millpond.log.places.address import Given
+from millpond.log.locations.address import Given
 from millpond.model.expressions import plain_of
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec

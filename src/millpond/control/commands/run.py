@@ -25,7 +25,7 @@ from millpond.control.wiring.reader import read_truth
 from millpond.control.wiring.stores_and_followers import checked_store
 from millpond.errors import ForeignPondError, MillpondError
 from millpond.gc_freeze import pass_by_what_is_loaded
-from millpond.log.places.address import Address, Given
+from millpond.log.locations.address import Address, Given
 from millpond.model.expressions import plain_of
 from millpond.plan.options.live_parameters import Constant
 from millpond.spark.driver.epochs import Epoch

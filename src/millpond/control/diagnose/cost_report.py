@@ -8,7 +8,7 @@ from typing import NamedTuple
 from millpond.control.diagnose.why_report import bar
 from millpond.control.wiring.reader import newest_records, read_truth
 from millpond.control.wiring.truth import Truth
-from millpond.log.places.address import Given
+from millpond.log.locations.address import Given
 from millpond.log.records import EpochRecord
 from millpond.model.spec import PondSpec
 from millpond.model.windows import Distinct, Framed, Processed

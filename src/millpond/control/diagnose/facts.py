@@ -31,10 +31,10 @@ from millpond.model.selection import AnyQuery, is_inner
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.placement.moves import maps_in
-from millpond.plan.chains.steps import inputs_of
-from millpond.plan.chains.upstream import before
 from millpond.plan.groups.build import build_plan
 from millpond.plan.options.first_complete_window import first_window
+from millpond.plan.upstream.rows_as_stream import before
+from millpond.plan.upstream.steps import inputs_of
 from millpond.reconfigure.catalog import complete_from, version_name
 from millpond.reconfigure.inner_reports import seen_quarantine, seen_record
 from millpond.runtime.epoch import closed_until, watermarks

@@ -21,10 +21,10 @@ from millpond.model.selection import AnyQuery, zone_of
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.model.windows import has_no_start
-from millpond.plan.chains.steps import late_by_of_steps, ttl_us_of, with_inner
 from millpond.plan.options.complete_column import with_complete
 from millpond.plan.options.live_parameters import Constant, another_value, as_double, constant_of
 from millpond.plan.options.output_modes import BY_EVENT, UPDATE
+from millpond.plan.upstream.steps import late_by_of_steps, ttl_us_of, with_inner
 from millpond.reconfigure import validate
 from millpond.reconfigure.budgets import with_versions
 from millpond.reconfigure.catalog import Recorded, history

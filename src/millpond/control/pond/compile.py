@@ -13,15 +13,15 @@ from millpond.control.pond.function_file import load_functions
 from millpond.control.wiring.latest_rows import own_tables
 from millpond.errors import CorruptError, PlaceError, UnsupportedQuery
 from millpond.local_path import local_path
-from millpond.log.places.local_folder import LocalFolder
+from millpond.log.locations.local_folder import LocalFolder
 from millpond.model.compiled import Compiled, digest, from_json, to_json
 from millpond.model.endpoints import Source
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Derivation, Stream
-from millpond.plan.chains.steps import over, times_in, with_inner
-from millpond.plan.chains.upstream import stream_of_steps
 from millpond.plan.groups.build import build_plan, needed_foreign
+from millpond.plan.upstream.rows_as_stream import stream_of_steps
+from millpond.plan.upstream.steps import over, times_in, with_inner
 from millpond.reconfigure.inner_reports import parameters_of_steps
 from millpond.spark.frontend.frontend import FrontEnd
 from millpond.spark.session.session import Session, spark_session

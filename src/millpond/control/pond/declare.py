@@ -22,8 +22,8 @@ from millpond.model.endpoints import REDIS, Sink, Source
 from millpond.model.functions import UserFunction
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream, inner_queries
-from millpond.plan.chains.steps import streams_of
 from millpond.plan.options.complete_column import with_complete
+from millpond.plan.upstream.steps import streams_of
 from millpond.reconfigure.catalog import event_times_of
 from millpond.reconfigure.changes import Add, Alter, Shadow
 from millpond.reconfigure.validate import KnownPond

@@ -39,8 +39,8 @@ from millpond.errors import (
 )
 from millpond.followers.view.move_shards import ShardMover
 from millpond.log.follower import Follower
+from millpond.log.locations.address import Address
 from millpond.log.manifest import Manifest, load
-from millpond.log.places.address import Address
 from millpond.model.change_json import Move, Resharded, Scale
 from millpond.model.spec import PondSpec
 from millpond.placement.alignment import owners_in, with_owners

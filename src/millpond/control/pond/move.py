@@ -25,7 +25,7 @@ from millpond.plan.explain.amounts import time_left
 from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.catalog import in_force
 from millpond.reconfigure.placement_changes import Moved
-from millpond.runtime.moves.bucket_load import bucket_loads
+from millpond.runtime.migration.bucket_load import bucket_loads
 from millpond.state.ports.sharded import ShardedStore
 
 _PATIENCE_SECONDS = 60.0

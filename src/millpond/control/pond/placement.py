@@ -29,7 +29,7 @@ class BucketPlacement:
 
     def scale(
         self, instances: int | None = None, *, shards: int | Sequence[str] | None = None, who: str | None = None,
-        why: str = "asked",
+        why: str = "requested",
     ) -> None:  # fmt: skip
         """Change the number of instances from the next epoch on, and the shards of a Redis cluster that keep rows.
 

@@ -31,16 +31,16 @@ from millpond.errors import MillpondError, StoreError
 from millpond.followers.view.view import Served, lookup
 from millpond.kernels.columns import arrow_type
 from millpond.local_path import local_path
+from millpond.log.locations.address import Given, address_of
 from millpond.log.manifest import Manifest
-from millpond.log.places.address import Given, address_of
 from millpond.model.functions import UserFunction
 from millpond.model.stream import Stream
 from millpond.placement.moves import maps_in
-from millpond.plan.chains.steps import with_inner
 from millpond.plan.explain.amounts import count_of
 from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.plan import Plan
 from millpond.plan.options.retention import with_declared
+from millpond.plan.upstream.steps import with_inner
 from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.inner_reports import labels
 from millpond.runtime.inspect.sharing import Sharing, sharing

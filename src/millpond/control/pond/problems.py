@@ -16,8 +16,8 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
-from millpond.plan.chains.steps import streams_of
 from millpond.plan.explain.amounts import count_of
+from millpond.plan.upstream.steps import streams_of
 from millpond.reconfigure.catalog import query_name
 from millpond.reconfigure.inner_reports import seen_quarantine, seen_record
 from millpond.reconfigure.lifecycle import current

@@ -16,7 +16,7 @@ from millpond.control.pond.lifetime import OpenPond
 from millpond.control.pond.problems import LOGGER, Problem, Problems, losses, quarantined, quarantined_in, unread
 from millpond.control.wiring.reader import read_truth
 from millpond.followers.runner import FollowerStatus
-from millpond.log.places.address import Address
+from millpond.log.locations.address import Address
 from millpond.model.endpoints import READ
 from millpond.model.stream import Stream
 from millpond.reconfigure.changes import Change, Halt

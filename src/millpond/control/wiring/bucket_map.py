@@ -7,7 +7,7 @@ from millpond.control.wiring.reader import read_truth
 from millpond.control.wiring.stores_and_followers import open_rows
 from millpond.control.wiring.truth import Truth
 from millpond.errors import StoreError
-from millpond.log.places.address import Given
+from millpond.log.locations.address import Given
 from millpond.log.records import ChangeRecord, decode
 from millpond.model.change_json import map_change_in
 from millpond.model.spec import PondSpec

@@ -12,7 +12,7 @@ from millpond.control.wiring.reader import check_current, read_truth, served_que
 from millpond.control.wiring.stores_and_followers import keyed_rows, open_rows
 from millpond.errors import QueryTypeError, StoreError
 from millpond.followers.view.documents import decoded, served_columns
-from millpond.log.places.address import Given, address_of
+from millpond.log.locations.address import Given, address_of
 from millpond.model.endpoints import REDIS
 from millpond.runtime.joins.lookup_rows import OpenRows
 from millpond.spark.sources.batch_table_reader import MakeTable

@@ -9,7 +9,7 @@ import msgspec
 from millpond.control.wiring.reader import read_truth
 from millpond.errors import ForeignPondError, QueryTypeError
 from millpond.followers.sinks.kinds import sink_kind
-from millpond.log.places.address import Address
+from millpond.log.locations.address import Address
 from millpond.model.endpoints import Sink
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery

@@ -14,7 +14,7 @@ from millpond.control.wiring.truth import Truth, existing_truth
 from millpond.errors import ForeignPondError, QueryTypeError, StoreError, one_of
 from millpond.followers.view.view import Served, lookup
 from millpond.kernels.columns import arrow_type
-from millpond.log.places.address import Given, address_of
+from millpond.log.locations.address import Given, address_of
 from millpond.log.port import Log
 from millpond.log.records import EpochRecord, Record, decode
 from millpond.model.query import Query

@@ -15,8 +15,8 @@ from typing import NamedTuple, TypeVar
 from millpond.errors import CorruptError, ForeignPondError, PlaceError
 from millpond.local_path import check_own_links
 from millpond.log.check_create_if_absent import check_create_if_absent
+from millpond.log.locations.address import Address, Given, address_of
 from millpond.log.manifest import Manifest, Manifests, check_whole, load, read_sections
-from millpond.log.places.address import Address, Given, address_of
 from millpond.log.port import Log
 from millpond.log.recent_records import RecentRecords
 from millpond.runtime.task.file_sync import OpenFiles

@@ -13,7 +13,7 @@ from millpond.followers.sinks.in_process import Foreach, MemoryTables
 from millpond.followers.sinks.kinds import SinkKind
 from millpond.followers.upserts import Instances
 from millpond.local_path import local_path
-from millpond.log.places.address import Address, address_of
+from millpond.log.locations.address import Address, address_of
 from millpond.model.endpoints import Sink
 from millpond.model.selection import AnyQuery
 from millpond.runtime.joins.lookup_rows import OpenRows

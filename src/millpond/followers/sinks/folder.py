@@ -23,8 +23,8 @@ from millpond.followers.record_rows import RowsReader
 from millpond.followers.sinks.context import SinkContext
 from millpond.followers.sinks.file_formats import Format, format_of
 from millpond.log.cursor import NOTHING_APPLIED, Cursor, cursor_at
+from millpond.log.locations.address import Address
 from millpond.log.manifest import Manifest
-from millpond.log.places.address import Address
 from millpond.log.port import numbered_name
 from millpond.log.records import Entry
 

@@ -17,7 +17,7 @@ import msgspec
 
 from millpond.errors import SetupError, UnsupportedQuery
 from millpond.local_path import local_path, scheme_of
-from millpond.log.places.address import address_of
+from millpond.log.locations.address import address_of
 from millpond.model.endpoints import FOREACH, NOWHERE, REDIS, Sink
 from millpond.plugins import Registry, misnamed
 

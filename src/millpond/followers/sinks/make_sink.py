@@ -16,7 +16,7 @@ from millpond.followers.sinks.kinds import KINDS, sink_kind
 from millpond.followers.upserts import Instances
 from millpond.log.cursor import NOTHING_APPLIED
 from millpond.log.follower import Follower
-from millpond.log.places.address import address_of
+from millpond.log.locations.address import address_of
 from millpond.model.endpoints import Sink
 from millpond.model.selection import AnyQuery
 from millpond.plugins import imported

@@ -31,8 +31,8 @@ from millpond.followers.sinks.rows_table import last_of_groups
 from millpond.followers.sinks.text import json_objects, plain_text
 from millpond.followers.upserts import Instances, Target, Upsert, Upserted
 from millpond.log.cursor import NOTHING_APPLIED, Cursor, ahead, cursor_at
+from millpond.log.locations.address import address_of
 from millpond.log.manifest import Manifest
-from millpond.log.places.address import address_of
 from millpond.log.port import Log
 from millpond.log.records import Entry, decode
 from millpond.model.endpoints import REDIS, Sink

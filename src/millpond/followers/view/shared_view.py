@@ -20,8 +20,8 @@ from millpond.followers.record_rows import ReadSection, RowsReader, section_read
 from millpond.followers.view.shard_watch import SlotsWatch
 from millpond.followers.view.view import BucketRows, BucketsBehind, ViewFollower, drop_unserved
 from millpond.log.cursor import NOTHING_APPLIED, Cursor
+from millpond.log.locations.address import address_of
 from millpond.log.manifest import Manifest, Manifests, load
-from millpond.log.places.address import address_of
 from millpond.log.port import Log
 from millpond.log.records import Entry, EpochRecord, decode
 from millpond.model.change_json import map_change_in

@@ -24,11 +24,11 @@ def event_lines(group: GroupPlan) -> Iterator[str]:
     log = group.events
     if log is None:
         return
-    users: dict[object, dict[str, None]] = {}
+    readers: dict[object, dict[str, None]] = {}
     for plan in group.queries:
         for some, rows in _stored(group, plan):
             for expression in (*some, rows):
-                users.setdefault(expression, {})[plan.query.name] = None
+                readers.setdefault(expression, {})[plan.query.name] = None
     values, filters = count_of(len(log.values), "value"), count_of(len(log.filters), "predicate")
     stored, counted = "stored individually, each once", counted_rows(group.windows[0])
     if group.kind == "distinct":
@@ -41,24 +41,24 @@ def event_lines(group: GroupPlan) -> Iterator[str]:
         kept = duration(group.delays_us[0] + found.within_us)
         yield f"            for {kept} of event time: the delay and the time within which repeats are dropped"
     for value in log.values:
-        yield f"    {render(value)}  <- {', '.join(users[value])}"
+        yield f"    {render(value)}  <- {', '.join(readers[value])}"
     for condition in log.filters:
-        yield f"    where {predicate_text(condition)}  <- {', '.join(users[condition])}"
+        yield f"    where {predicate_text(condition)}  <- {', '.join(readers[condition])}"
 
 
 def tally_lines(group: GroupPlan) -> Iterator[str]:
     """The lines about the tallies of a group; none without tallies."""
     if not group.tallies:
         return
-    users: dict[object, dict[str, None]] = {}
+    readers: dict[object, dict[str, None]] = {}
     for plan in group.queries:
         for tally in tallies_needed([plan.query]):
-            users.setdefault(tally.values, {})[plan.query.name] = None
+            readers.setdefault(tally.values, {})[plan.query.name] = None
     filters = len({condition for tally in group.tallies for condition in tally.filters})
     counted = f"{count_of(len(group.tallies), 'value')}, {count_of(filters, 'predicate')}"
     yield f"  tallies   counted by value in each slice, each once: {counted}"
     for tally in group.tallies:
-        values, names = ", ".join(map(render, tally.values)), ", ".join(users[tally.values])
+        values, names = ", ".join(map(render, tally.values)), ", ".join(readers[tally.values])
         how = f"{1 << tally.bits} bins per power of two" if tally.bits else "a count for each distinct value"
         yield f"    {values}: {how}  <- {names}"
 

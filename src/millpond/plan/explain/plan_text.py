@@ -144,8 +144,8 @@ def _partitioned_of(plan: Plan, stream: Stream) -> Iterator[str]:
 
 def _group(plan: Plan, group: GroupPlan) -> Iterator[str]:
     filters = list(dict.fromkeys(measure.filter for measure in group.measures if measure.filter is not None))
-    users = _users_by_measure(group)
-    uses = sum(sum(by.values()) for by in users)
+    readers = _readers_by_measure(group)
+    uses = sum(sum(by.values()) for by in readers)
     time = f"event time {group.event_time}" if group.event_time else "no event time"
     yield f"group {group.id}: {group.stream} {grouping_text(group)}, {time}"
     yield f"  windows   {', '.join(map(window_text, group.windows))}"
@@ -169,8 +169,8 @@ def _group(plan: Plan, group: GroupPlan) -> Iterator[str]:
     for filter_ in filters:
         yield f"    {predicate_text(filter_)}"
     used = f", used {_times(uses)}, each stored once" if uses else ""
-    yield f"  measures  {sum(map(bool, users)) or 'none'}{used}"
-    for measure, by in zip(group.measures, users, strict=True):
+    yield f"  measures  {sum(map(bool, readers)) or 'none'}{used}"
+    for measure, by in zip(group.measures, readers, strict=True):
         if not by:
             continue
         names = ", ".join(name if times == 1 else f"{name} ({times} times)" for name, times in by.items())
@@ -234,15 +234,15 @@ def _places(query: QueryPlan) -> set[int]:
     return set() if isinstance(query.query.window, Framed) else {*measures_read([query])}
 
 
-def _users_by_measure(group: GroupPlan) -> list[dict[str, int]]:
+def _readers_by_measure(group: GroupPlan) -> list[dict[str, int]]:
     """For each measure, the queries that need it and how often."""
-    users: list[dict[str, int]] = [{} for _ in group.measures]
+    readers: list[dict[str, int]] = [{} for _ in group.measures]
     for query in group.celled:
         positions = [query.presence, *(place for places in query.measures for place in places)]
         for place in positions:
-            by = users[place]
+            by = readers[place]
             by[query.query.name] = by.get(query.query.name, 0) + 1
-    return users
+    return readers
 
 
 def edges_per_hour(windows: Sequence[Sliced]) -> tuple[Fraction, bool]:

@@ -75,7 +75,7 @@ def price(plan: Plan, query: Query) -> Price:
     before = next((found for found in plan.groups if found.id == group.id), None)
     if before is not None:
         group = msgspec.structs.replace(group, retain=before.retain)
-    users_of = {measure: _users(before, measure) for measure in (before.measures if before is not None else ())}
+    readers_of = {measure: _readers(before, measure) for measure in (before.measures if before is not None else ())}
     places = dict.fromkeys((query_plan.presence, *(i for p in query_plan.measures for i in p)))
     measures = [group.measures[place] for place in places]
     if isinstance(query.window, Framed):  # it has no measures by slice, but its filter is evaluated
@@ -84,21 +84,21 @@ def price(plan: Plan, query: Query) -> Price:
     read = needed_columns(plan, query.stream)
     conditions = [group.measures[query_plan.presence].filter, *(measure.filter for measure in measures)]
     filters = tuple(dict.fromkeys(condition for condition in conditions if condition is not None))
-    evaluated = {measure.filter for measure in users_of}
+    evaluated = {measure.filter for measure in readers_of}
     return Price(
         query,
         before,
         group,
         tuple(name for name in columns if name not in read),
         tuple(name for name in columns if name in read),
-        tuple(measure for measure in measures if measure not in users_of),
-        tuple((measure, users_of[measure]) for measure in measures if measure in users_of),
+        tuple(measure for measure in measures if measure not in readers_of),
+        tuple((measure, readers_of[measure]) for measure in measures if measure in readers_of),
         tuple(filter_ for filter_ in filters if filter_ not in evaluated),
         tuple(filter_ for filter_ in filters if filter_ in evaluated),
     )
 
 
-def _users(group: GroupPlan | None, measure: Measure) -> tuple[str, ...]:
+def _readers(group: GroupPlan | None, measure: Measure) -> tuple[str, ...]:
     if group is None:
         return ()
     place = group.measures.index(measure)

@@ -25,7 +25,7 @@ from millpond.runtime.gather.lateness import marks_of
 from millpond.runtime.gather.owner_lookups import rows_of_packets
 from millpond.runtime.gather.retained_events import fold_retained
 from millpond.runtime.joins.fold_joins import fold_joins, request_values
-from millpond.runtime.moves.move_state import logs_rebuilt
+from millpond.runtime.migration.move_state import logs_rebuilt
 from millpond.runtime.packets.event_counts import bounded
 from millpond.runtime.packets.unpack import PacketContents, combine_packets
 from millpond.runtime.rows.foreign_values import Requests, foreign_values

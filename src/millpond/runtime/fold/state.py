@@ -36,8 +36,8 @@ from millpond.runtime.keys.current_slots import (
     used_slots,
     without_departed,
 )
-from millpond.runtime.moves.bucket_handoff import taken_over
-from millpond.runtime.moves.move_state import rebuilt
+from millpond.runtime.migration.bucket_handoff import taken_over
+from millpond.runtime.migration.move_state import rebuilt
 from millpond.runtime.packets.packet import GroupPart
 from millpond.runtime.packets.unpack import number_keys
 from millpond.runtime.rows.frame_rows import DueFrames, rows_of_events

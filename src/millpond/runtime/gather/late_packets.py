@@ -18,8 +18,8 @@ from millpond.kernels.columns import ARROW_TYPES, arrow_type
 from millpond.kernels.evaluate import Evaluator
 from millpond.model.expressions import Expression
 from millpond.model.windows import Sliced
-from millpond.plan.chains.late_sinks import LATE_EPOCH, LATE_WATERMARK, LateSink
 from millpond.plan.groups.plan import GroupPlan
+from millpond.plan.upstream.late_sinks import LATE_EPOCH, LATE_WATERMARK, LateSink
 from millpond.runtime.gather.lateness import Judged, limit_us
 from millpond.runtime.packets.row_batches import RowBatch, rows_stream
 from millpond.runtime.task.column_layout import StreamLayout

@@ -9,8 +9,8 @@ import msgspec
 from millpond.log.manifest import Manifest
 from millpond.log.records import Receipt
 from millpond.model.expressions import Literal
-from millpond.plan.chains.parameter_feeds import Feed, Share, merged, value_of
 from millpond.plan.options.live_parameters import MOST_MEMBERS
+from millpond.plan.upstream.parameter_feeds import Feed, Share, merged, value_of
 from millpond.runtime.task.counters import Counters
 
 

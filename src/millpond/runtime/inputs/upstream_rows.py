@@ -20,10 +20,10 @@ from millpond.log.manifest import LiveSection, Manifest
 from millpond.model.join import Join
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Stream
-from millpond.plan.chains.late_sinks import late_sinks
-from millpond.plan.chains.upstream import reached_us, upstream_queries
 from millpond.plan.groups.build import needed_columns
 from millpond.plan.groups.plan import Plan
+from millpond.plan.upstream.late_sinks import late_sinks
+from millpond.plan.upstream.rows_as_stream import reached_us, upstream_queries
 from millpond.runtime.gather.gather import gather
 from millpond.runtime.joins.fold_joins import lesser_mark
 from millpond.runtime.packets.row_batches import row_column

@@ -16,7 +16,7 @@ from millpond.log.records import STATE
 from millpond.plan.groups.plan import GroupPlan, Plan, QueryPlan, measures_read
 from millpond.plan.groups.tallies import keeps_tallies
 from millpond.runtime.event_log.event_aggregates import needs_events
-from millpond.runtime.moves.move_state import keys_and_left
+from millpond.runtime.migration.move_state import keys_and_left
 from millpond.runtime.task.counters import WHOLE_POND
 from millpond.state.layout.segments import MEASURE_DIGITS, parse_sizes
 

@@ -26,8 +26,8 @@ from millpond.arrays import Ints, Mask
 from millpond.errors import MillpondError, OverflowedError, TooManyPairsError, UserFunctionError
 from millpond.model.expressions import Literal, is_list, literal
 from millpond.model.selection import AnyQuery
-from millpond.plan.chains.parameter_feeds import Feed, Share, fed_type, merged
 from millpond.plan.options.live_parameters import MOST_MEMBERS
+from millpond.plan.upstream.parameter_feeds import Feed, Share, fed_type, merged
 from millpond.runtime.packets.row_batches import RowBatch, RowKind, row_column, rows_stream, section_group
 from millpond.runtime.rows.query_families import QueryRows
 from millpond.runtime.rows.shadow_diff import ShadowDiff

@@ -20,11 +20,11 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, foreign_above, input_type
 from millpond.model.types import WINDOW, is_storable
 from millpond.model.windows import Calendar, Counted, Cumulating, Pattern, Session
-from millpond.plan.chains.upstream_joins import WINDOW_OF
 from millpond.plan.groups.build import presence_filter
 from millpond.plan.groups.event_log import ties_of
 from millpond.plan.groups.plan import GroupPlan, QueryPlan, measures_read
 from millpond.plan.options.output_modes import OP, REVISION
+from millpond.plan.upstream.upstream_joins import WINDOW_OF
 from millpond.runtime.aggregates.finish import finish
 from millpond.runtime.event_log.event_aggregates import AggregateInput, ResultRows, input_of_windows, value_of
 from millpond.runtime.event_log.event_log import among, of_slots

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from millpond.errors import FilesLostError, HostError
+from millpond.log.locations.objects import Objects
 from millpond.log.manifest import Manifest
-from millpond.log.places.objects import Objects
 from millpond.log.records import Receipt
 from millpond.runtime.task.state_locations import place_of
 from millpond.state.ports.file_store import FileStore

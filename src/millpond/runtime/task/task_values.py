@@ -9,10 +9,10 @@ import msgspec
 
 from millpond.model.expressions import Literal
 from millpond.model.windows import NEVER_LATE_US
-from millpond.plan.chains.late_sinks import LateSink
-from millpond.plan.chains.parameter_feeds import Feed
 from millpond.plan.groups.joins import SideLog
 from millpond.plan.groups.plan import GroupPlan, KeptEvents, Plan
+from millpond.plan.upstream.late_sinks import LateSink
+from millpond.plan.upstream.parameter_feeds import Feed
 from millpond.runtime.task.column_layout import ReadColumn, ReadLayout
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from millpond.control.stall_limits import STALLED_SECONDS
-from millpond.log.places.address import Given
+from millpond.log.locations.address import Given
 from millpond.placement.autoscale_policy import Policy
 
 if TYPE_CHECKING:  # the import would load numpy

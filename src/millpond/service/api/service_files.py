@@ -13,7 +13,7 @@ import msgspec
 from millpond.clock import Clock, lap_us
 from millpond.errors import AccessError, NotServingError, PlaceError, SetupError
 from millpond.local_path import check_own_link, local_path, no_link
-from millpond.log.places.address import Address, Given, address_of
+from millpond.log.locations.address import Address, Given, address_of
 from millpond.service.api.settings_file import named_pond
 from millpond.tokens import bearer_token, writer_token
 

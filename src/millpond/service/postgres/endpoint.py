@@ -18,7 +18,7 @@ import msgspec
 from millpond.connections import is_loopback
 from millpond.control.commands.command_log import is_json
 from millpond.errors import SetupError
-from millpond.log.places.address import Given, address_of
+from millpond.log.locations.address import Given, address_of
 from millpond.service.postgres import program
 from millpond.service.postgres.program import Task
 from millpond.service.server.connection_limits import bound_socket

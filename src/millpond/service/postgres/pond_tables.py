@@ -19,7 +19,7 @@ from millpond.control.wiring.stores_and_followers import open_rows
 from millpond.control.wiring.truth import Truth
 from millpond.errors import BusyError, NotServingError, StoreError
 from millpond.followers.view.documents import Documents, decoded
-from millpond.log.places.address import Given
+from millpond.log.locations.address import Given
 from millpond.model.query import Query
 from millpond.model.spec import PondSpec
 from millpond.reconfigure.lifecycle import current

@@ -11,8 +11,8 @@ import msgspec
 from millpond.control.wiring.reader import read_truth
 from millpond.control.wiring.truth import Truth, holds_pond
 from millpond.errors import ForeignPondError
+from millpond.log.locations.address import Given, address_of
 from millpond.log.manifest import Manifest, fold_all, load
-from millpond.log.places.address import Given, address_of
 from millpond.log.records import Entry, decode
 from millpond.model.change_json import Move, Resharded, Scale
 from millpond.model.endpoints import Sink
@@ -23,9 +23,9 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, zone_of
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Retention, Stream
-from millpond.plan.chains.parameter_feeds import feeds_of
-from millpond.plan.chains.steps import inner_of, inputs_of
 from millpond.plan.options.first_complete_window import first_window
+from millpond.plan.upstream.parameter_feeds import feeds_of
+from millpond.plan.upstream.steps import inner_of, inputs_of
 from millpond.reconfigure.catalog import complete_from, history, in_force, query_name, seen
 from millpond.reconfigure.changes import Add, Alter, Change, Feed, Halt, SetParameter, Shadow, kind_name
 from millpond.reconfigure.inner_reports import parameters_of_steps, seen_quarantine

@@ -28,7 +28,7 @@ from millpond.control.wiring.stores_and_followers import address_at, checked_sto
 from millpond.control.wiring.truth import holds_something, open_truth
 from millpond.errors import SetupError
 from millpond.gc_freeze import pass_by_what_is_loaded
-from millpond.log.places.address import address_of
+from millpond.log.locations.address import address_of
 from millpond.placement.bucket_stores import check_place
 from millpond.service.api.certificates import speaks_for
 from millpond.service.api.serve_options import Options

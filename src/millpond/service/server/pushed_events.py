@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from millpond.errors import ChangeRefused, CorruptError, RequestError
-from millpond.log.places.address import address_of
+from millpond.log.locations.address import address_of
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.service.api.messages import PushDone

@@ -32,7 +32,7 @@ from millpond.service.terminal.text import change_lines, printable, table_lines,
 from millpond.version import install
 
 if TYPE_CHECKING:
-    from millpond.log.places.address import Given
+    from millpond.log.locations.address import Given
     from millpond.service.api.client import Client
 
 try:

@@ -21,7 +21,7 @@ from millpond.model.functions import UserFunction
 from millpond.model.query import GroupingSet, Named, Query, named_once
 from millpond.model.types import WINDOW, has_floats
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Framed, Pattern, Session, Sliced, Sliding, Window
-from millpond.plan.chains.upstream_joins import WINDOW_OF
+from millpond.plan.upstream.upstream_joins import WINDOW_OF
 from millpond.spark.analysis.aggregates import aggregate_of
 from millpond.spark.analysis.aggregation_input import InputPlan, read_input_plan
 from millpond.spark.analysis.below_aggregation import InputTranslator

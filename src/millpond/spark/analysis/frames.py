@@ -11,7 +11,7 @@ from msgspec import UNSET
 from millpond.errors import UnsupportedQuery
 from millpond.model.aggregates import NTH, Aggregate, Running
 from millpond.model.expressions import Column, Expression, Literal, call, literal
-from millpond.model.types import WINDOW
+from millpond.model.types import EVENT_TIME_TYPES
 from millpond.model.windows import Counted, Range
 from millpond.spark.analysis.windows import MAX_EVENTS, check_length
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, id_of, items, kind_of, text_of, type_of
@@ -152,8 +152,11 @@ def frames_of(catalyst: Catalyst, node: JavaObject) -> Frames:
     order = items(node.orderSpec())
     aliases = items(node.windowExpressions())
     by_row = any(_is_by_row(alias.child()) for alias in aliases)
-    times = ("timestamp", WINDOW)
-    if len(order) != 1 or kind_of(order[0].direction()) != "Ascending" or type_of(order[0].child()) not in times:
+    if (
+        len(order) != 1
+        or kind_of(order[0].direction()) != "Ascending"
+        or type_of(order[0].child()) not in EVENT_TIME_TYPES
+    ):
         raise UnsupportedQuery(
             f"OVER (… ORDER BY {', '.join(text_of(one) for one in order) or 'nothing'}) is not supported.",
             "Order by the event time alone, a timestamp, upwards.",

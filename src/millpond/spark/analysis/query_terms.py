@@ -14,9 +14,9 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection, zone_of
 from millpond.model.stream import Stream
 from millpond.model.windows import Written
-from millpond.plan.chains.late_sinks import check_late
 from millpond.plan.groups.distinct import Timing
 from millpond.plan.options.output_modes import BY_EVENT, UPDATE, with_late_by
+from millpond.plan.upstream.late_sinks import check_late
 from millpond.spark.analysis.derived_streams import Derived, texts_of
 from millpond.spark.analysis.properties import Mode, Repeats
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, id_of

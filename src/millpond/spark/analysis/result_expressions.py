@@ -8,7 +8,7 @@ from millpond.errors import UnsupportedQuery
 from millpond.model.expressions import Call, Column, Expression, Literal, columns_of, struct_of
 from millpond.model.types import INTERVAL, WINDOW, is_known, struct_fields
 from millpond.model.windows import Counted, Pattern, Window
-from millpond.plan.chains.upstream_joins import WINDOW_OF
+from millpond.plan.upstream.upstream_joins import WINDOW_OF
 from millpond.spark.analysis.live_parameters import has_stand_in
 from millpond.spark.catalyst.cures import cast_cure
 from millpond.spark.catalyst.private_names import (

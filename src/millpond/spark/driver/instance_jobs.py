@@ -19,7 +19,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from millpond.followers.sinks.redis_rows import upsert_own
 from millpond.followers.upserts import Upsert, Upserted
 from millpond.followers.view.shared_view import Caught, Share, catch_up, owners_of
-from millpond.log.places.address import address_of
+from millpond.log.locations.address import address_of
 from millpond.runtime.joins.lookup_rows import OpenRows
 from millpond.spark.session.arrow_rows import ArrowRows
 from millpond.spark.session.failures import explained

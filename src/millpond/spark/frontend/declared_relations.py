@@ -20,7 +20,7 @@ from millpond.model.functions import UserFunction
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import relations_of
 from millpond.model.stream import Relation, Stream, can_be_stored, check_order, check_retention
-from millpond.plan.chains.steps import with_inner
+from millpond.plan.upstream.steps import with_inner
 from millpond.runtime.functions.host import FunctionHost
 from millpond.runtime.packets.row_batches import dead_letters_of
 from millpond.spark.analysis.derived_streams import Derived, Side

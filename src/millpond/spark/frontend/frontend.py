@@ -21,8 +21,7 @@ from millpond.model.expressions import Literal
 from millpond.model.selection import AnyQuery, foreign_keys
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
-from millpond.plan.chains.steps import inner_of, streams_of, ttl_us_of, with_inner
-from millpond.spark.analysis.chains.upstream_queries import check_chained, show_rows
+from millpond.plan.upstream.steps import inner_of, streams_of, ttl_us_of, with_inner
 from millpond.spark.analysis.derived_streams import Derived
 from millpond.spark.analysis.grouping.window_rows import check_emitted, emits_windows, is_hopping
 from millpond.spark.analysis.joins.joins import extract_any
@@ -30,6 +29,7 @@ from millpond.spark.analysis.joins.subqueries import frame_of
 from millpond.spark.analysis.live_parameters import marked
 from millpond.spark.analysis.properties import Mode, Repeats, ttl_us
 from millpond.spark.analysis.query_terms import Extraction, OutputOptions, Terms, leaving_of, options_again
+from millpond.spark.analysis.upstream.upstream_queries import check_chained, show_rows
 from millpond.spark.analysis.windows import Twin, tumbling_twin
 from millpond.spark.catalyst.analysis_threads import storing_results
 from millpond.spark.catalyst.private_names import analysed

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from millpond.model.join import Join
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Stream
-from millpond.plan.chains.late_sinks import late_columns_read
 from millpond.plan.groups.columns_read import columns_read
+from millpond.plan.upstream.late_sinks import late_columns_read
 from millpond.spark.analysis.derived_streams import read_by
 from millpond.spark.reading.read_frame import WantedStream
 

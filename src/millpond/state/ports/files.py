@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from millpond.errors import CorruptError, FilesLostError, HostError, unreadable
 from millpond.local_path import no_link
-from millpond.log.places.address import Address, address_of
-from millpond.log.places.local_folder import sync_folder
+from millpond.log.locations.address import Address, address_of
+from millpond.log.locations.local_folder import sync_folder
 from millpond.log.records import Body, body_of
 from millpond.state.ports.file_store import FileStore, Parts
 

@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from millpond.clock import now_us
 from millpond.errors import CorruptError, PlaceError, unreadable
-from millpond.log.places.address import Address, objects_at
-from millpond.log.places.objects import Objects, in_parallel
+from millpond.log.locations.address import Address, objects_at
+from millpond.log.locations.objects import Objects, in_parallel
 from millpond.state.ports.file_store import Parts
 from millpond.state.ports.files import DELTA_FOLDER, Files, in_folder
 from millpond.state.ports.private_folder import is_own, own_folder

@@ -10,7 +10,7 @@ from kit.naive.expressions import Raised, Row, Value, evaluate, order
 from millpond.model.expressions import Call, Expression
 from millpond.model.join import LEFT, RIGHT, Join, Side, Within
 from millpond.model.windows import Interval, Sliding
-from millpond.plan.chains.upstream_joins import WINDOW_OF
+from millpond.plan.upstream.upstream_joins import WINDOW_OF
 
 Batch = Mapping[str, Sequence[Row]]
 """The events of one epoch, by stream."""

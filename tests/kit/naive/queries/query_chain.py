@@ -12,7 +12,7 @@ from millpond.model.query import Query
 from millpond.model.selection import Selection
 from millpond.model.types import WINDOW
 from millpond.model.windows import Counted, Range, Session
-from millpond.plan.chains.upstream import bounds_of
+from millpond.plan.upstream.rows_as_stream import bounds_of
 
 
 def chain_by_epoch(

@@ -12,7 +12,7 @@ from millpond.model.join import LEFT, Join, Within
 from millpond.model.query import Query
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
-from millpond.plan.chains.upstream_joins import TimeMeaning, join_times
+from millpond.plan.upstream.upstream_joins import TimeMeaning, join_times
 
 Asked = Sequence[Query | Join]
 Epochs = Sequence[naive_join.Batch]

@@ -13,7 +13,7 @@ from kit.inputs.cases import SECOND, STREAM, aggregate_of
 from kit.judges.answers import Run, table_of
 from millpond.control.commands.autoscale import WHO, Autoscaler, advice, advice_text, better_owners, observed
 from millpond.errors import ChangeRefused, ForeignPondError
-from millpond.log.places.address import address_of
+from millpond.log.locations.address import address_of
 from millpond.log.records import EpochRecord, Receipt
 from millpond.model.change_history import ChangeEffects, Scaled
 from millpond.model.expressions import Column
@@ -22,7 +22,7 @@ from millpond.model.windows import Sliding
 from millpond.placement.autoscale_policy import Policy
 from millpond.placement.run_lengths import runs_of
 from millpond.placement.slots import buckets_of, slots_of
-from millpond.runtime.moves.bucket_load import bucket_loads
+from millpond.runtime.migration.bucket_load import bucket_loads
 from millpond.state.keys.keys import texts_of
 from millpond.state.ports.files import IDENTITY, Files
 
@@ -50,7 +50,7 @@ class Asked:
         return ("h:1", "h:2", "h:3")
 
     def scale(
-        self, instances: int, *, shards: int | None = None, who: str | None = None, why: str = "asked"
+        self, instances: int, *, shards: int | None = None, who: str | None = None, why: str = "requested"
     ) -> None:  # fmt: skip
         if self.refuses:
             raise ChangeRefused("It is too late.", "Go home.")

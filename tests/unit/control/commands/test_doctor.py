@@ -37,7 +37,7 @@ from millpond.control.commands.doctor import (
 )
 from millpond.control.wiring.stores_and_followers import open_store
 from millpond.control.wiring.truth import open_truth
-from millpond.log.places.local_folder import LocalFolder
+from millpond.log.locations.local_folder import LocalFolder
 from millpond.model.stream import Stream
 from millpond.runtime.task.numa import Node
 from millpond.state.ports.files import IDENTITY

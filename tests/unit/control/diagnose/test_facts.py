@@ -41,7 +41,7 @@ from millpond.model.query import Named, Query
 from millpond.model.stream import Derivation, Field, Order, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Processed, Session, Sliding
-from millpond.plan.chains.upstream import chained_stream
+from millpond.plan.upstream.rows_as_stream import chained_stream
 from millpond.reconfigure.change_price import COMPLETE_LATER, price_of
 from millpond.reconfigure.placement_changes import scale
 from millpond.reconfigure.validate import KnownPond, add, alter
@@ -496,7 +496,7 @@ def test_a_change_of_owners_is_told_until_a_second_epoch_has_followed(tmp_path: 
     told = [cause.text for cause in run.why().causes if cause.code == "state-moves"]
     assert len(told) == 1 and "the newest epoch moved their state, and was committed 0.0 s" in told[0]
     run.pond.change(scale(KnownPond(run.pond.spec, run.pond.manifest), 3))
-    assert "(asked)" in run.why().causes[0].text
+    assert "(requested)" in run.why().causes[0].text
     run.events([4])
     run.events([5])
     assert all(cause.code != "state-moves" for cause in run.why().causes)

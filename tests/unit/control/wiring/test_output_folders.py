@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from kit.simulator.changing_pond import ChangingPond
 from millpond.control.wiring.output_folders import OutputFolders
 from millpond.errors import QueryTypeError
-from millpond.log.places.address import address_of
+from millpond.log.locations.address import address_of
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column

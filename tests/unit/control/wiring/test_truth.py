@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from millpond.control.wiring import truth
-from millpond.log.places.address import Address
+from millpond.log.locations.address import Address
 
 
 def test_two_processes_may_create_a_pond_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,9 +25,9 @@ from millpond.followers.sinks.file_formats import format_of
 from millpond.followers.sinks.folder import CURSOR_NAME, FolderSink, Marker, folder_cursor
 from millpond.followers.sinks.make_sink import sink_follower
 from millpond.log.cursor import Cursor
-from millpond.log.places import address
-from millpond.log.places.address import address_of
-from millpond.log.places.object_store import StoreObjects
+from millpond.log.locations import address
+from millpond.log.locations.address import address_of
+from millpond.log.locations.object_store import StoreObjects
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query

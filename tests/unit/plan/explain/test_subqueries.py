@@ -14,11 +14,11 @@ from millpond.model.selection import Selection
 from millpond.model.stream import Derivation, Field, Order, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Session, Sliding
-from millpond.plan.chains.upstream import chained_stream
 from millpond.plan.explain.plan_text import explain
 from millpond.plan.explain.subqueries import Exchange, Shared, subqueries
 from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.deduplication import deduplicated
+from millpond.plan.upstream.rows_as_stream import chained_stream
 
 K, V, TOTAL = Column("k", "string"), Column("v", "bigint"), Column("total", "bigint")
 COUNT, SUM = Aggregate("count", None, None, "bigint"), Aggregate("sum", V, None, "bigint")

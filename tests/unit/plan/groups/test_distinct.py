@@ -14,13 +14,13 @@ from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
 from millpond.model.stream import Field, Order, Stream
 from millpond.model.windows import NEVER_LATE_US, Distinct
-from millpond.plan.chains.first_rows import first_rows
-from millpond.plan.chains.upstream import bounds_of, chained_stream, last_row_us, reached_us
 from millpond.plan.explain.plan_text import explain
 from millpond.plan.explain.price import price, price_text
 from millpond.plan.groups.build import build_plan, needed_columns
 from millpond.plan.groups.distinct import Timing, distinct_by_name, distinct_rows
 from millpond.plan.options.output_modes import with_mode
+from millpond.plan.upstream.first_rows import first_rows
+from millpond.plan.upstream.rows_as_stream import bounds_of, chained_stream, last_row_us, reached_us
 from millpond.reconfigure.validate import keeps_state
 
 HOUR = 3_600_000_000

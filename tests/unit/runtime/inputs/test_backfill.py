@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from millpond.errors import CorruptError
-from millpond.log.places.local_folder import LocalFolder
+from millpond.log.locations.local_folder import LocalFolder
 from millpond.log.port import Log
 from millpond.log.records import ClaimRecord, EpochRecord, digest_of, encode
 from millpond.runtime.gather.lateness import Judge

@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from kit.simulator.changing_pond import ChangingPond
+from millpond.log.locations.local_folder import LocalFolder
 from millpond.log.manifest import Manifests, load
-from millpond.log.places.local_folder import LocalFolder
 from millpond.log.port import Log
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression, call, literal

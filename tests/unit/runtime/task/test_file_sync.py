@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from millpond.errors import HostError, from_text
+from millpond.log.locations.address import address_of
 from millpond.log.manifest import Manifest
-from millpond.log.places.address import address_of
 from millpond.log.records import Receipt
 from millpond.runtime.task.file_sync import Carrier, Deltas, FileTransport, Way
 from millpond.state.ports.files import IDENTITY, CarriedFiles, Files, check_sees, shared_files

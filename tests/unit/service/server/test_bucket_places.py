@@ -6,10 +6,10 @@ import pytest
 from obstore.store import MemoryStore
 
 from millpond.errors import AccessError, NotServingError, PlaceError, SetupError, UnreachableError
-from millpond.log.places import address
-from millpond.log.places.address import address_of
-from millpond.log.places.object_store import StoreObjects
-from millpond.log.places.objects import Objects
+from millpond.log.locations import address
+from millpond.log.locations.address import address_of
+from millpond.log.locations.object_store import StoreObjects
+from millpond.log.locations.objects import Objects
 from millpond.service.api.service_files import TOKEN_VARIABLE, BucketPlaces, Leader, places_of
 from millpond.service.server.leadership import Hint
 

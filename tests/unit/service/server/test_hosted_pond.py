@@ -105,7 +105,7 @@ def test_a_function_is_called_by_a_query_whose_version_before_still_tells_window
 
 
 def test_instances_and_moves_are_told_with_what_changed(bench: Bench) -> None:
-    bench.pond.change(Scale(((0, 2), (1, 2)), "asked", 2, "ann"))
+    bench.pond.change(Scale(((0, 2), (1, 2)), "requested", 2, "ann"))
     bench.pond.change(Move((("", 3), ("env:SECOND", 1)), "1 of 4 buckets to env:SECOND", "ann"))
     assert bench.hosted._recorded("scale", "instances") == Changed("scale", "instances", 1, None, "2")
     moved = bench.hosted._recorded("move", "rows")

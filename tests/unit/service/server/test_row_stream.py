@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kit.simulator.changing_pond import ChangingPond
 from millpond.errors import BusyError, GoneError, NotServingError, RequestError
 from millpond.log.drop_bodies import Bodies
-from millpond.log.places.local_folder import LocalFolder
+from millpond.log.locations.local_folder import LocalFolder
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
 from millpond.model.query import Named

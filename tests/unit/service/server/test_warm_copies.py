@@ -11,10 +11,10 @@ from obstore.store import MemoryStore
 from kit.servers.servers import until
 from millpond.control.wiring.truth import Truth
 from millpond.errors import CorruptError
+from millpond.log.locations.address import address_of
+from millpond.log.locations.object_store import StoreObjects
+from millpond.log.locations.objects import ObjectFolder
 from millpond.log.manifest import LiveSection, Manifest, Manifests
-from millpond.log.places.address import address_of
-from millpond.log.places.object_store import StoreObjects
-from millpond.log.places.objects import ObjectFolder
 from millpond.log.port import Log
 from millpond.log.records import SectionKind
 from millpond.service.server import warm_copies

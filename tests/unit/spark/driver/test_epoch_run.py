@@ -9,8 +9,8 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from millpond import faults
+from millpond.log.locations.local_folder import LocalFolder
 from millpond.log.manifest import Manifests, load
-from millpond.log.places.local_folder import LocalFolder
 from millpond.log.port import Log
 from millpond.log.protocol import TICK, Writer
 from millpond.log.records import EpochRecord, Offsets, Receipt, decode

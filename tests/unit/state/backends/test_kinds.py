@@ -11,7 +11,7 @@ from millpond.control.commands.doctor import check_store
 from millpond.control.wiring.stores_and_followers import checked_store, instances_reach, open_store
 from millpond.control.wiring.truth import open_truth
 from millpond.errors import SetupError, StoreError
-from millpond.log.places.address import address_of
+from millpond.log.locations.address import address_of
 from millpond.plugins import imported
 from millpond.state.backends.kinds import BUILT_IN, GROUP, StoreKind, forms, known_store, store_kind, store_path
 from millpond.testing.conformance import check_bucket_store

@@ -14,9 +14,9 @@ import pytest
 from obstore.store import MemoryStore
 
 from millpond.errors import CorruptError, DiskFullError, HostError
-from millpond.log.places.address import address_of
-from millpond.log.places.object_store import StoreObjects
-from millpond.log.places.objects import Objects
+from millpond.log.locations.address import address_of
+from millpond.log.locations.object_store import StoreObjects
+from millpond.log.locations.objects import Objects
 from millpond.log.records import Receipt
 from millpond.runtime.task.file_sync import check_objects
 from millpond.state.ports.files import Files

@@ -24,14 +24,11 @@ from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
 from millpond.model.types import KEY_TYPES, WINDOW, is_known
 from millpond.model.windows import Sliding
-from millpond.plan.chains.upstream_joins import made_window
 from millpond.plan.groups.distinct import Timing
 from millpond.plan.options.clock_parameters import check_clock
+from millpond.plan.upstream.upstream_joins import made_window
 from millpond.spark.analysis.aggregation_input import WindowPart, read_input_plan, timing_of
 from millpond.spark.analysis.below_aggregation import InputTranslator
-from millpond.spark.analysis.chains.processors import read_processor, rows_of_processor
-from millpond.spark.analysis.chains.ranks import limit_of, ranks_rows, read_first, read_frames, read_limit, read_ranks
-from millpond.spark.analysis.chains.sides import RowsSide, same_window
 from millpond.spark.analysis.expressions import Translator, all_true
 from millpond.spark.analysis.extract import extract_query
 from millpond.spark.analysis.joins.bounds import Bound, bound_of
@@ -44,6 +41,9 @@ from millpond.spark.analysis.steps.computed_below import reads_inner_rows, with_
 from millpond.spark.analysis.steps.inputs import Inputs, StepContext
 from millpond.spark.analysis.steps.normalise_clauses import normalise_clauses
 from millpond.spark.analysis.steps.step_boundaries import joins_streams, output_ids, referenced_ids
+from millpond.spark.analysis.upstream.processors import read_processor, rows_of_processor
+from millpond.spark.analysis.upstream.ranks import limit_of, ranks_rows, read_first, read_frames, read_limit, read_ranks
+from millpond.spark.analysis.upstream.sides import RowsSide, same_window
 from millpond.spark.analysis.user_aggregates import UserFunctions
 from millpond.spark.catalyst.cures import cast_cure
 from millpond.spark.catalyst.inlined_size import check_inlined

@@ -14,8 +14,8 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Stream
 from millpond.model.windows import RUNNING, Sliding
-from millpond.plan.chains.steps import over, times_in
-from millpond.plan.chains.upstream import inner_stream, passed_column, stream_of_steps, united_stream
+from millpond.plan.upstream.rows_as_stream import inner_stream, passed_column, stream_of_steps, united_stream
+from millpond.plan.upstream.steps import over, times_in
 from millpond.spark.analysis.aggregation_input import InputPlan
 from millpond.spark.analysis.input_streams import QueryInput, find_source
 from millpond.spark.analysis.query_terms import Extraction, Terms

@@ -16,8 +16,8 @@ from millpond.model.query import Named, Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.types import WINDOW
 from millpond.model.windows import RUNNING, Calendar, Distinct, Range, Sliding
-from millpond.plan.chains.upstream import bounds_of, passed_column, times_of
-from millpond.plan.chains.upstream_joins import join_times
+from millpond.plan.upstream.rows_as_stream import bounds_of, passed_column, times_of
+from millpond.plan.upstream.upstream_joins import join_times
 from millpond.spark.analysis.aggregation_input import InputPlan
 from millpond.spark.analysis.input_streams import QueryInput
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, id_of, kind_of, references

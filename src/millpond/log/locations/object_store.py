@@ -26,7 +26,7 @@ from obstore.store import LocalStore, ObjectStore, from_url
 
 from millpond.clock import Clock, lap_us
 from millpond.errors import CorruptError, PlaceError, UnreachableError
-from millpond.log.places.objects import Objects
+from millpond.log.locations.objects import Objects
 
 if TYPE_CHECKING:  # these types exist for type checkers only
     from obstore.store import ClientConfig, RetryConfig

@@ -8,7 +8,7 @@ from millpond.model.expressions import Column
 from millpond.model.query import Query
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
-from millpond.plan.chains.upstream import after_us, times_of
+from millpond.plan.upstream.rows_as_stream import after_us, times_of
 from millpond.spark.analysis.below_aggregation import InputTranslator
 from millpond.spark.analysis.joins.bounds import Bound
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, delay_ms, id_of, kind_of, type_of

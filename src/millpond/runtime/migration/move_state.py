@@ -38,7 +38,7 @@ from millpond.runtime.keys.current_slots import (
     renumbered_keys,
     slot_buckets,
 )
-from millpond.runtime.moves.bucket_handoff import section_written
+from millpond.runtime.migration.bucket_handoff import section_written
 from millpond.runtime.task.task_values import FoldTask, GroupState, SectionPlace
 from millpond.state.keys.keys import canonical
 from millpond.state.layout.cells import Cells

@@ -12,8 +12,8 @@ from millpond.model.join import Join, Side
 from millpond.model.selection import AnyQuery, expressions_of, is_inner
 from millpond.model.stream import Stream
 from millpond.model.types import WINDOW
-from millpond.plan.chains.steps import times_in
-from millpond.plan.chains.upstream import chained_stream, check_event_time
+from millpond.plan.upstream.rows_as_stream import chained_stream, check_event_time
+from millpond.plan.upstream.steps import times_in
 from millpond.spark.analysis.input_streams import rows_path
 from millpond.spark.analysis.query_terms import Extraction
 from millpond.spark.catalyst.data_types import columns_type

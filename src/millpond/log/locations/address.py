@@ -11,9 +11,9 @@ from typing import TypeAlias
 
 from millpond.errors import PlaceError
 from millpond.local_path import local_path, scheme_of
-from millpond.log.places.local_folder import LocalFolder
-from millpond.log.places.object_store import store_objects
-from millpond.log.places.objects import ObjectFolder, Objects
+from millpond.log.locations.local_folder import LocalFolder
+from millpond.log.locations.object_store import store_objects
+from millpond.log.locations.objects import ObjectFolder, Objects
 from millpond.log.port import Folder
 from millpond.plugins import imported
 
@@ -96,7 +96,8 @@ def objects_at(url: str, seconds: float | None = None) -> Objects:
     """
     if url.partition(":")[0] not in HADOOP:
         return store_objects(url, seconds)
-    opens: Callable[[str], Objects] = imported("the address hdfs://", "millpond.log.places.hdfs:hdfs_objects", "hdfs")
+    opener = "millpond.log.locations.hdfs:hdfs_objects"
+    opens: Callable[[str], Objects] = imported("the address hdfs://", opener, "hdfs")
     return opens(url)
 
 

@@ -17,7 +17,7 @@ from millpond.model.selection import Selection
 from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Counted, Range, Session, Sliding
-from millpond.plan.chains.upstream import (
+from millpond.plan.upstream.rows_as_stream import (
     after_us,
     bounds_of,
     chained_stream,
@@ -30,7 +30,7 @@ from millpond.plan.chains.upstream import (
     times_of,
     upstream_queries,
 )
-from millpond.plan.chains.upstream_joins import made_window
+from millpond.plan.upstream.upstream_joins import made_window
 
 COUNT = Aggregate("count", None, None, "bigint")
 OUTPUT = (

@@ -9,8 +9,8 @@ from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
 from millpond.model.types import WINDOW
 from millpond.model.windows import Distinct
-from millpond.plan.chains.upstream_joins import made_window
 from millpond.plan.groups.distinct import distinct_rows
+from millpond.plan.upstream.upstream_joins import made_window
 
 
 def first_rows(rows: Selection, time: Column | None, limit: int) -> Query:

@@ -17,7 +17,7 @@ from millpond.model.expressions import Literal, is_list, listed
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.types import element_of, is_float, is_integer
-from millpond.plan.chains.upstream import bounds_of
+from millpond.plan.upstream.rows_as_stream import bounds_of
 
 Share: TypeAlias = tuple[int, list[str] | None]
 """What one instance reports: the time of its newest window, and the constants in its rows as texts (None: too many)."""

@@ -1,7 +1,7 @@
 """Queries over queries: the rows of an *upstream* query are the events of a stream that others read, one epoch later.
 
 An event time of such a stream is a bound of the upstream's windows, so the upstream's watermark says how far the
-stream has advanced: no future row belongs to a window that has closed (for joins see `plan.chains.upstream_joins`).
+stream has advanced: no future row belongs to a window that has closed (for joins see `plan.upstream.upstream_joins`).
 Hence no row is late for a query over it, whatever its delay, unless a drain closed windows early.
 """
 
@@ -32,9 +32,9 @@ from millpond.model.windows import (
     Sliding,
     Window,
 )
-from millpond.plan.chains.steps import step_name, united_names
-from millpond.plan.chains.upstream_joins import WINDOW_OF, join_first_us, join_reached_us, join_times
 from millpond.plan.groups.ranked_rows import counted_rows
+from millpond.plan.upstream.steps import step_name, united_names
+from millpond.plan.upstream.upstream_joins import WINDOW_OF, join_first_us, join_reached_us, join_times
 
 _BOUNDS = ("start", "end", "time")
 _BOUNDS_SHOWN: dict[type, tuple[str, ...]] = {
@@ -76,7 +76,7 @@ def _columns(upstream: AnyQuery) -> tuple[Field, ...]:
 
 
 def inner_stream(query: AnyQuery) -> Stream:
-    """The rows of an inner query as a stream that contains the query; see `plan.chains.steps`.
+    """The rows of an inner query as a stream that contains the query; see `plan.upstream.steps`.
 
     Raises:
         UnsupportedQuery: see `chained_stream`.

@@ -15,9 +15,9 @@ from millpond.model.selection import foreign_above
 from millpond.model.types import WINDOW
 from millpond.model.windows import Distinct
 from millpond.plan.groups.top_rows import top_rows
-from millpond.spark.analysis.chains.ordered_functions import NAMES, ordering, rank_by
 from millpond.spark.analysis.extract import NO_TIME, Reader
 from millpond.spark.analysis.query_terms import Extraction
+from millpond.spark.analysis.upstream.ordered_functions import NAMES, ordering, rank_by
 from millpond.spark.catalyst.private_names import (
     JavaObject,
     id_of,
@@ -40,7 +40,7 @@ class Limit(NamedTuple):
     above: list[JavaObject]
 
 
-class RanksSoFar(Reader):
+class UpdatingRankReader(Reader):
     """Reads one `Window` node, or ORDER BY … LIMIT, over events or over the rows of an upstream query."""
 
     def ranks(self, windows: Sequence[JavaObject], above: list[JavaObject]) -> Extraction:

@@ -14,9 +14,9 @@ from millpond.model.query import Named, Query
 from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.model.stream import Field, Order, Stream
 from millpond.model.windows import Sliding
-from millpond.plan.chains.late_sinks import check_late, late_columns, late_columns_read, late_sinks
-from millpond.plan.chains.upstream import stream_of_steps
 from millpond.plan.groups.build import build_plan
+from millpond.plan.upstream.late_sinks import check_late, late_columns, late_columns_read, late_sinks
+from millpond.plan.upstream.rows_as_stream import stream_of_steps
 
 STREAM = Stream(
     "tx",

@@ -10,7 +10,7 @@ from msgspec import UNSET
 from millpond.errors import UnsupportedQuery
 from millpond.model.aggregates import IGNORE_NULLS, NEIGHBOURS, RUNNING_TOTAL, Aggregate
 from millpond.model.expressions import Expression, Literal, literal
-from millpond.model.types import WINDOW
+from millpond.model.types import EVENT_TIME_TYPES, WINDOW
 from millpond.spark.analysis.aggregates import aggregate_of
 from millpond.spark.analysis.expressions import Translator
 from millpond.spark.analysis.frames import constant_default, whole
@@ -36,8 +36,6 @@ _FRAMES = {
 }
 """The frames of `nth_value`, `first_value` and `last_value` that are supported."""
 
-_PARTITIONS = ("timestamp", WINDOW)
-
 _TOTALS = ("sum", "avg", "count", "min", "max")
 """The aggregates that are supported over the rows up to each one in an order."""
 
@@ -55,7 +53,7 @@ def is_ordered(node: JavaObject) -> bool:
     lower = {kind_of(a.child().windowSpec().frameSpecification().lower()) for a in items(node.windowExpressions())}
     if [type_of(order.child()) for order in orders] != ["timestamp"] or lower == {"UnboundedPreceding"}:
         framed.add("AggregateExpression")  # with another frame in the order of a time, it is one of earlier events
-    return not kinds.isdisjoint(framed) and any(type_of(key) in _PARTITIONS for key in items(node.partitionSpec()))
+    return not kinds.isdisjoint(framed) and any(type_of(key) in EVENT_TIME_TYPES for key in items(node.partitionSpec()))
 
 
 def numbers_in_time(node: JavaObject) -> bool:
@@ -67,7 +65,7 @@ def numbers_in_time(node: JavaObject) -> bool:
         and kinds <= {"RowNumber", "Lag", "Lead", "NthValue", "AggregateExpression"}
         and len(order) == 1
         and kind_of(order[0].direction()) == "Ascending"
-        and type_of(order[0].child()) in _PARTITIONS
+        and type_of(order[0].child()) in EVENT_TIME_TYPES
         and not any(type_of(key) == WINDOW for key in items(node.partitionSpec()))
     )
 

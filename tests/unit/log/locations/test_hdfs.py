@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from millpond.errors import UnreachableError
-from millpond.log.places import hdfs
-from millpond.log.places.hdfs import HdfsObjects, hdfs_objects
+from millpond.log.locations import hdfs
+from millpond.log.locations.hdfs import HdfsObjects, hdfs_objects
 
 
 class Silent:

@@ -17,8 +17,8 @@ from millpond.model.selection import AnyQuery, is_inner
 from millpond.model.stream import Stream
 from millpond.model.types import is_known
 from millpond.model.windows import Sliced
-from millpond.plan.chains.steps import with_inner
 from millpond.plan.groups.plan import Plan
+from millpond.plan.upstream.steps import with_inner
 
 LATE_WATERMARK = "_watermark"
 """Column with the watermark of the query, its delay already subtracted; an event at or before this time is late."""

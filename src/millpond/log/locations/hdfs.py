@@ -24,7 +24,7 @@ from hdfs_native import AsyncClient, WriteOptions
 
 from millpond.clock import now_us
 from millpond.errors import PlaceError, UnreachableError
-from millpond.log.places.objects import PARALLEL, Objects
+from millpond.log.locations.objects import PARALLEL, Objects
 from millpond.tokens import writer_token
 
 T = TypeVar("T")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from millpond.errors import PlaceError, SetupError
-from millpond.log.places.address import OTHERS, SCHEMES, Address, address_of
-from millpond.log.places.local_folder import LocalFolder
-from millpond.log.places.objects import ObjectFolder
+from millpond.log.locations.address import OTHERS, SCHEMES, Address, address_of
+from millpond.log.locations.local_folder import LocalFolder
+from millpond.log.locations.objects import ObjectFolder
 from millpond.version import install
 
 
@@ -72,7 +72,7 @@ def test_an_address_of_hdfs_names_a_name_node_and_a_folder(text: str) -> None:
 
 def test_hdfs_needs_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hdfs_native", None)
-    monkeypatch.delitem(sys.modules, "millpond.log.places.hdfs", raising=False)
+    monkeypatch.delitem(sys.modules, "millpond.log.locations.hdfs", raising=False)
     with pytest.raises(SetupError, match="The library for hdfs is missing") as refused:
         address_of("hdfs://host/a").folder("log")
     assert install("hdfs") in refused.value.cure

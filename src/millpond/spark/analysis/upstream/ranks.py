@@ -14,26 +14,26 @@ from millpond.model.expressions import Column, Expression, Literal, call, conjun
 from millpond.model.selection import Selection
 from millpond.model.types import WINDOW, is_known
 from millpond.model.windows import Range
-from millpond.plan.chains.first_rows import first_rows
-from millpond.plan.chains.upstream_joins import made_window
 from millpond.plan.options.output_modes import updates_cure
+from millpond.plan.upstream.first_rows import first_rows
+from millpond.plan.upstream.upstream_joins import made_window
 from millpond.spark.analysis.aggregation_input import InputPlan, one_per_key, read_input_plan
 from millpond.spark.analysis.below_aggregation import InputTranslator
-from millpond.spark.analysis.chains.ordered_functions import (
-    is_ordered,
-    numbers_in_time,
-    ordered_function,
-    ordering,
-    rank_by,
-)
-from millpond.spark.analysis.chains.ranks_so_far import Limit, RanksSoFar
-from millpond.spark.analysis.chains.sides import RowsSide
 from millpond.spark.analysis.extract import Reader
 from millpond.spark.analysis.frames import frames_of
 from millpond.spark.analysis.input_streams import QueryInput
 from millpond.spark.analysis.query_terms import Extraction
 from millpond.spark.analysis.steps.inputs import StepContext
 from millpond.spark.analysis.steps.step_boundaries import output_ids
+from millpond.spark.analysis.upstream.ordered_functions import (
+    is_ordered,
+    numbers_in_time,
+    ordered_function,
+    ordering,
+    rank_by,
+)
+from millpond.spark.analysis.upstream.sides import RowsSide
+from millpond.spark.analysis.upstream.updating_ranks import Limit, UpdatingRankReader
 from millpond.spark.catalyst.private_names import JavaObject, delay_ms, id_of, items, kind_of, outputs, text_of, type_of
 
 _WINDOW_FIRST = (
@@ -157,12 +157,12 @@ def read_limit(context: StepContext, limit: Limit) -> Extraction:
     return _reader(context, limit.sort.child(), "ORDER BY … LIMIT").first_rows(limit, rows)
 
 
-def _reader(context: StepContext, ranked: JavaObject, what: str) -> _RankReader | RanksSoFar:
+def _reader(context: StepContext, ranked: JavaObject, what: str) -> _RankReader | UpdatingRankReader:
     """A reader of the rows with the plan `ranked`: those of each window or, in update mode, all rows."""
     input_plan = read_input_plan(context.catalyst, ranked, cut_at_repeats=True)
     source = context.source(input_plan, output_ids(ranked))
     if context.terms.updates:
-        return RanksSoFar(context, source, input_plan)
+        return UpdatingRankReader(context, source, input_plan)
     if not source.upstreams:
         raise UnsupportedQuery(f"{what} is over single events, which belong to no window.", _WINDOW_FIRST)
     return _RankReader(context, source, input_plan)
