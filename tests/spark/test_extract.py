@@ -663,6 +663,8 @@ REFUSED = [
     ("SELECT id, explode(kind) FROM tx", QueryTypeError, "explode"),
     ("SELECT id, kind AS id FROM tx", QueryTypeError, "Two columns"),
     ("SELECT id, make_ym_interval(1, cast(id AS INT)) AS age FROM tx", UnsupportedQuery, "interval year to month"),
+    ("SELECT id, named_struct('a', kind, 'a', i) AS s FROM tx", UnsupportedQuery, "struct<a:string,a:int>"),
+    (f"SELECT named_struct('a', count(*), 'a', i) AS s FROM tx GROUP BY i, {W}", UnsupportedQuery, "a:bigint,a:int"),
     ("SELECT id FROM tx ORDER BY id", MillpondError, "ORDER BY|Sort"),
     ("SELECT DISTINCT items FROM tx", UnsupportedQuery, "compare a column of type array<struct"),
     (" INTERSECT ".join([f"SELECT {', '.join(['id'] * 251)} FROM tx"] * 2), UnsupportedQuery, "compares 251 columns"),

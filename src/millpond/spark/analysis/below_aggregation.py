@@ -23,7 +23,6 @@ from millpond.spark.analysis.expressions import Translator, all_true, raises_as
 from millpond.spark.analysis.grouping.window_rows import ungrouped_window_error
 from millpond.spark.analysis.input_streams import QueryInput
 from millpond.spark.analysis.query_terms import Extraction
-from millpond.spark.analysis.result_expressions import can_emit
 from millpond.spark.analysis.steps.inputs import StepContext
 from millpond.spark.analysis.steps.repeats_below import without_repeats
 from millpond.spark.analysis.steps.row_windows import unqualified
@@ -130,7 +129,7 @@ class InputTranslator:
         """Translate an output column; values of types that the model has no operators for pass through unchanged."""
         if is_known(type_of(column)):
             return self.translate(column)
-        if not can_emit(column.dataType()):
+        if not is_storable(type_of(column)):
             raise UnsupportedQuery(
                 f"The column {column.name()} has the type {type_of(column)}, which is not supported.",
                 cast_cure(type_of(column)),

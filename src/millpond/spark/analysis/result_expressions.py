@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from millpond.errors import UnsupportedQuery
 from millpond.model.expressions import Call, Column, Expression, Literal, columns_of, struct_of
-from millpond.model.types import INTERVAL, WINDOW, is_known, struct_fields
+from millpond.model.types import WINDOW, is_storable, struct_fields
 from millpond.model.windows import Counted, Pattern, Window
 from millpond.plan.upstream.upstream_joins import WINDOW_OF
 from millpond.spark.analysis.live_parameters import has_stand_in
@@ -45,7 +45,7 @@ def projected_above(
     Raises:
         UnsupportedQuery: it is not deterministic, calls a Python function, or makes values that no row can have.
     """
-    if not (is_known(type_of(node)) or can_emit(node.dataType())):
+    if not is_storable(type_of(node)):
         raise UnsupportedQuery(
             f"`{text_of(node)}` has the type {type_of(node)}, which is not supported.", cast_cure(type_of(node))
         )
@@ -75,18 +75,6 @@ def projected_above(
 
 def _calls_python(expression: JavaObject) -> bool:
     return kind_of(expression) == "PythonUDF" or any(map(_calls_python, children(expression)))
-
-
-def can_emit(kind: JavaObject) -> bool:
-    """Whether values of a type can be emitted; this includes nested types and bytes, which Arrow passes unchanged."""
-    if kind_of(kind) == "ArrayType":
-        return can_emit(kind.elementType())
-    if kind_of(kind) == "MapType":
-        return can_emit(kind.keyType()) and can_emit(kind.valueType())
-    if kind_of(kind) == "StructType":
-        return all(can_emit(part.dataType()) for part in kind.fields())
-    name = str(kind.catalogString())
-    return name in ("binary", INTERVAL) or is_known(name)
 
 
 def null_for_null(expression: JavaObject) -> bool:

@@ -22,7 +22,7 @@ from millpond.model.join import ANTI, LEFT, RIGHT, SEMI, Join, Side, Within
 from millpond.model.query import Named, named_once
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
-from millpond.model.types import KEY_TYPES, WINDOW, is_known
+from millpond.model.types import KEY_TYPES, WINDOW, is_known, is_storable
 from millpond.model.windows import Sliding
 from millpond.plan.groups.distinct import Timing
 from millpond.plan.options.clock_parameters import check_clock
@@ -36,7 +36,7 @@ from millpond.spark.analysis.joins.kinds import join_kind
 from millpond.spark.analysis.joins.subqueries import without_subqueries
 from millpond.spark.analysis.joins.ttl import Ttl, check_ttl
 from millpond.spark.analysis.query_terms import Extraction, Terms
-from millpond.spark.analysis.result_expressions import can_emit, null_for_null, projected_above
+from millpond.spark.analysis.result_expressions import null_for_null, projected_above
 from millpond.spark.analysis.steps.computed_below import reads_inner_rows, with_lower_columns
 from millpond.spark.analysis.steps.inputs import Inputs, StepContext
 from millpond.spark.analysis.steps.normalise_clauses import normalise_clauses
@@ -471,7 +471,7 @@ class _JoinReader:
         return projected.value
 
     def _output(self, column: JavaObject) -> Expression:
-        if not (is_known(type_of(column)) or can_emit(column.dataType())):
+        if not is_storable(type_of(column)):
             raise UnsupportedQuery(
                 f"`{text_of(column)}` has the type {type_of(column)}, which is not supported.",
                 cast_cure(type_of(column)),
