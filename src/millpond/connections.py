@@ -135,20 +135,20 @@ class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises:
             SetupError: a secret or a file does not exist.
         """
-        found = {"bootstrap.servers": self.servers, "security.protocol": self.security.upper()}
+        values = {"bootstrap.servers": self.servers, "security.protocol": self.security.upper()}
         if self.security.startswith("sasl"):
             login = f'{_JAAS[self.mechanism]} required username="{_quoted(self.user)}"'
-            found["sasl.mechanism"] = self.mechanism
-            found["sasl.jaas.config"] = f'{login} password="{_quoted(self._password())}";'
+            values["sasl.mechanism"] = self.mechanism
+            values["sasl.jaas.config"] = f'{login} password="{_quoted(self._password())}";'
         if self.security.endswith("ssl"):
             if self.ca is not None:
-                found |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": _text(self.ca)}
+                values |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": _text(self.ca)}
             if self.certificate is not None and self.key is not None:
                 chain, key = _text(self.certificate), _text(self.key)
-                found |= {
+                values |= {
                     "ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": chain, "ssl.keystore.key": key
                 }  # fmt: skip
-        return found
+        return values
 
     def of_c(self) -> dict[str, str]:
         """The settings of a librdkafka client.
@@ -156,13 +156,13 @@ class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises:
             SetupError: a secret does not exist.
         """
-        found = {"bootstrap.servers": self.servers, "security.protocol": self.security}
+        values = {"bootstrap.servers": self.servers, "security.protocol": self.security}
         if self.security.startswith("sasl"):
-            found |= {"sasl.mechanism": self.mechanism, "sasl.username": self.user, "sasl.password": self._password()}
+            values |= {"sasl.mechanism": self.mechanism, "sasl.username": self.user, "sasl.password": self._password()}
         if self.security.endswith("ssl"):
             files = {"ca": self.ca, "certificate": self.certificate, "key": self.key}
-            found |= {f"ssl.{name}.location": path for name, path in files.items() if path is not None}
-        return found
+            values |= {f"ssl.{name}.location": path for name, path in files.items() if path is not None}
+        return values
 
     def _password(self) -> str:
         return "" if self.password is None else self.password.value()
@@ -267,22 +267,22 @@ def named(name: str | None, kind: str, shape: type[T], environ: Mapping[str, str
     Raises:
         SetupError: the connection does not exist, or the file cannot be read.
     """
-    place = (os.environ if environ is None else environ).get(VARIABLE)
-    if place is None:
+    path = (os.environ if environ is None else environ).get(VARIABLE)
+    if path is None:
         raise SetupError(
             f"No connections are known, so that {name or kind.capitalize()} cannot be reached.",
             f"Let {VARIABLE} name a JSON file of connections; docs/guide/kafka.md shows one.",
         )
     try:
-        known = _of_kind(kind, place)
-        if name is None and len(known) == 1:
-            (name,) = known
-        if name in known:
-            return msgspec.json.decode(known[name], type=shape)
+        connections = _of_kind(kind, path)
+        if name is None and len(connections) == 1:
+            (name,) = connections
+        if name in connections:
+            return msgspec.json.decode(connections[name], type=shape)
     except msgspec.MsgspecError as error:
-        raise SetupError(f"{place} is no file of connections: {error}.", _CURE) from error
+        raise SetupError(f"{path} is no file of connections: {error}.", _CURE) from error
     what = f"There is no connection {name}" if name is not None else "No connection is named, of several"
-    has = f"{place} has {', '.join(sorted(known)) or 'none'} of the kind {kind}"
+    has = f"{path} has {', '.join(sorted(connections)) or 'none'} of the kind {kind}"
     raise SetupError(f"{what}; {has}.", "Name one of them.")
 
 
@@ -344,12 +344,12 @@ def unencrypted(environ: Mapping[str, str] | None = None) -> list[str]:
     Raises:
         SetupError: the file of connections cannot be read.
     """
-    place = (os.environ if environ is None else environ).get(VARIABLE)
-    if place is None:
+    path = (os.environ if environ is None else environ).get(VARIABLE)
+    if path is None:
         return []
     warnings = []
     try:
-        for name, text in msgspec.json.decode(_text(place), type=dict[str, msgspec.Raw]).items():
+        for name, text in msgspec.json.decode(_text(path), type=dict[str, msgspec.Raw]).items():
             kind = msgspec.json.decode(text, type=_Kind).kind
             if kind not in ("kafka", "postgres", "http"):
                 continue
@@ -359,7 +359,7 @@ def unencrypted(environ: Mapping[str, str] | None = None) -> list[str]:
                 what = f"The connection {name} ({kind}) is not encrypted on its way to {', '.join(far)}"
                 warnings.append(f"{what}: others may read data and passwords. {cure}")
     except msgspec.MsgspecError as error:
-        raise SetupError(f"{place} is no file of connections: {error}.", _CURE) from error
+        raise SetupError(f"{path} is no file of connections: {error}.", _CURE) from error
     return warnings
 
 

@@ -246,8 +246,8 @@ class SparkError(SetupError, code="MP-SPARK", retry=True):
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def of_machine(error: BaseException, place: object = None) -> SetupError | None:
-    """That there is no room (at `place`) or no memory, if that is what an exception of Python's says.
+def of_machine(error: BaseException, path: object = None) -> SetupError | None:
+    """That there is no room (at `path`) or no memory, if that is what an exception of Python's says.
 
     >>> str(of_machine(OSError(errno.ENOSPC, "No space left on device"), "/data/x"))[:70]
     '[MP-DISK] Nothing more can be written to /data/x: [Errno 28] No space '
@@ -256,7 +256,7 @@ def of_machine(error: BaseException, place: object = None) -> SetupError | None:
     """
     number = error.errno if isinstance(error, OSError) else None
     if number in _NO_ROOM:
-        return no_room(str(error), place)
+        return no_room(str(error), path)
     if isinstance(error, MemoryError) or number == errno.ENOMEM:
         return NoMemoryError(
             f"A Python process has no memory left: {str(error).strip() or 'MemoryError'}.",

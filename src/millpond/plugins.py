@@ -89,19 +89,19 @@ class Registry(Generic[T]):
 
     def _loaded(self, point: EntryPoint) -> T:
         try:
-            found = point.load()
+            loaded = point.load()
         except Exception as error:  # the code of the package may raise anything
             raise SetupError(
                 f"The {self._what} {point.name!r} of {_origin(point)} cannot be imported: {error!r}.",
                 _REINSTALL,
             ) from error
-        if not isinstance(found, self._kind):
+        if not isinstance(loaded, self._kind):
             raise SetupError(
-                f"The {self._what} {point.name!r} of {_origin(point)} is a {type(found).__name__}, "
+                f"The {self._what} {point.name!r} of {_origin(point)} is a {type(loaded).__name__}, "
                 f"not a {self._kind.__name__}.",
                 f"The entry point must name a {self._kind.__module__}.{self._kind.__name__}.",
             )
-        return found
+        return loaded
 
 
 def misnamed(name: str, kind: Any) -> Iterator[str]:

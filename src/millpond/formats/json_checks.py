@@ -183,7 +183,7 @@ def judged(text: bytes, columns: Sequence[TextColumn]) -> TextClass:
         return TextClass.NOT_JSON
     try:
         decoded = text.decode()
-        found = json.loads(decoded, object_pairs_hook=_Pairs)
+        parsed = json.loads(decoded, object_pairs_hook=_Pairs)
     except json.JSONDecodeError as error:
         if begun[:1] in (b"[", b'"', b"/") or error.msg == "Extra data" or _LENIENT.search(decoded):
             raise Doubt("a value is not plain JSON") from error
@@ -192,12 +192,12 @@ def judged(text: bytes, columns: Sequence[TextColumn]) -> TextClass:
         raise Doubt("a value is not UTF-8") from error
     except (ValueError, RecursionError) as error:
         raise Doubt("a value has a number of many digits, or is nested deeply") from error
-    if not isinstance(found, _Pairs):
+    if not isinstance(parsed, _Pairs):
         raise Doubt("a value is not an object")
-    if not found:
+    if not parsed:
         return TextClass.EMPTY
-    values = dict(found)
-    if len(values) < len(found):
+    values = dict(parsed)
+    if len(values) < len(parsed):
         raise Doubt("a value has a name twice")
     fits = [_fits(values[column.name], column.kind) for column in columns if column.name in values]
     return TextClass.MISFIT if False in fits else TextClass.OBJECT

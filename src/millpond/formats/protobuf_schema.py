@@ -138,16 +138,16 @@ class _Reader:
             elif word != ";":
                 raise ProtoError(f"has the word {word} where none should be")
 
-    def _message(self, scope: str, place: tuple[int, ...] | None) -> None:
+    def _message(self, scope: str, path: tuple[int, ...] | None) -> None:
         name = scope + self._next()
         self._fields[name] = []
-        if place is not None:
-            self._places[place] = name
+        if path is not None:
+            self._places[path] = name
         self._expect("{")
         inner = 0
         for word in self._block():
             if word == "message":
-                self._message(f"{name}.", None if place is None else (*place, inner))
+                self._message(f"{name}.", None if path is None else (*path, inner))
                 inner += 1
             elif word == "enum":
                 self._enum(f"{name}.")

@@ -195,38 +195,38 @@ def _coalesce(rows: Evaluator, node: Call) -> Values:
 
 def _choose(kind: str, rows: int, chosen: list[Mask], values: list[Values], error: Mask) -> Values:
     """For each row the value whose mask is set (masks are disjoint), NULL where none is set."""
-    taken: Mask = NO_ROWS
+    decided: Mask = NO_ROWS
     null: Mask = NO_ROWS
     if kind == "string" or not is_known(kind):
         column = pa.nulls(rows, arrow_type(kind))
         for mask, value in zip(chosen, values, strict=True):
             column = pc.if_else(pa.array(np.broadcast_to(mask, (rows,))), value.data.cast(column.type), column)
-            taken, null = taken | mask, null | (mask & value.null)
-        return Values(column, null | ~taken, error)
+            decided, null = decided | mask, null | (mask & value.null)
+        return Values(column, null | ~decided, error)
     data: Array = np.zeros((), values[0].data.dtype)
     for mask, value in zip(chosen, values, strict=True):
         data = np.where(mask, value.data, data)
-        taken, null = taken | mask, null | (mask & value.null)
-    return Values(data, null | ~taken, error)
+        decided, null = decided | mask, null | (mask & value.null)
+    return Values(data, null | ~decided, error)
 
 
 def _in(rows: Evaluator, node: Call) -> Values:
     """IN: a NULL value gives NULL; with a NULL option, no match gives NULL instead of FALSE."""
     value = rows(node.args[0])
-    found: Mask = NO_ROWS
+    matched: Mask = NO_ROWS
     null: Mask = NO_ROWS
     error = value.error
     kind = node.args[0].type
     for arg in node.args[1:]:
         if is_list(arg.type):
-            found = found | _among(kind, value.data, rows.list_of(arg))
+            matched = matched | _among(kind, value.data, rows.list_of(arg))
             continue
         option = rows(arg)
-        error = error | (option.error & ~found & ~value.null)
+        error = error | (option.error & ~matched & ~value.null)
         match = compare("eq", kind, value.data, option.data)
-        found = found | (match & ~option.null & ~option.error)
+        matched = matched | (match & ~option.null & ~option.error)
         null = null | option.null
-    return Values(found, value.null | (null & ~found), error)
+    return Values(matched, value.null | (null & ~matched), error)
 
 
 def _among(kind: str, data: Array, members: Sequence[Literal]) -> Mask:

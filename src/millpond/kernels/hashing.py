@@ -40,17 +40,17 @@ def xxhash64(node: Call, args: list[Values]) -> Values:
 def _of_numbers(data: Array, kind: str) -> Words:
     flat = np.ascontiguousarray(np.atleast_1d(data))
     if is_decimal(kind):
-        found = _of_decimals(flat.astype(WIDE, copy=False), digits_of(kind).precision)
+        hashes = _of_decimals(flat.astype(WIDE, copy=False), digits_of(kind).precision)
     elif kind == "float":
         bits = np.where(np.isnan(flat), np.float32(np.nan), flat + np.float32(0)).astype(np.float32).view(np.uint32)
-        found = _of_int(bits.astype(np.uint64))
+        hashes = _of_int(bits.astype(np.uint64))
     elif kind == "double":
-        found = _of_long(np.where(np.isnan(flat), np.nan, flat + 0.0).view(np.uint64))
+        hashes = _of_long(np.where(np.isnan(flat), np.nan, flat + 0.0).view(np.uint64))
     elif kind in _NARROW:
-        found = _of_int(flat.astype(np.int64).view(np.uint64) & np.uint64(0xFFFFFFFF))
+        hashes = _of_int(flat.astype(np.int64).view(np.uint64) & np.uint64(0xFFFFFFFF))
     else:
-        found = _of_long(flat.astype(np.int64, copy=False).view(np.uint64))
-    return found.reshape(data.shape)
+        hashes = _of_long(flat.astype(np.int64, copy=False).view(np.uint64))
+    return hashes.reshape(data.shape)
 
 
 def _of_decimals(data: Wide, precision: int) -> Words:

@@ -26,7 +26,7 @@ def without_comments(pattern: str) -> str:
     >>> without_comments("a (?x: [ b ] ) # c")
     'a (?:[b]) # c'
     """
-    kept: list[str] = []
+    parts: list[str] = []
     groups: list[bool] = []  # for each open group, whether the flag is set outside
     is_set, brackets, at = False, 0, 0
     while (token := _TOKEN.match(pattern, at)) is not None:
@@ -52,5 +52,5 @@ def without_comments(pattern: str) -> str:
         elif text[0] == "#":
             at -= len(text) - 1
             text = "#"
-        kept.append(text)
-    return "".join(kept)
+        parts.append(text)
+    return "".join(parts)

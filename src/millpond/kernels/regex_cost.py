@@ -297,22 +297,22 @@ class _Parser:
 
     def _class(self) -> int:
         """The set of characters of a class in brackets, whose opening bracket has been read."""
-        is_other, found, first = self._take("^"), 0, True
+        is_other, members, first = self._take("^"), 0, True
         while True:
             mark = self._next()
             if mark == "]" and not first:
                 break
             first = False
             if mark == "[":
-                found |= self._class()
+                members |= self._class()
             elif mark == "&" and self._take("&"):
-                found &= self._class()  # this reads the rest of the class with its closing bracket
+                members &= self._class()  # this reads the rest of the class with its closing bracket
                 break
             else:
-                found |= self._member(mark)
-        found = self._cased(found)
+                members |= self._member(mark)
+        members = self._cased(members)
         # the complement of characters outside ASCII contains other characters outside ASCII
-        return (EVERY & ~found) | (_OTHER if found & _OTHER else 0) if is_other else found
+        return (EVERY & ~members) | (_OTHER if members & _OTHER else 0) if is_other else members
 
     def _member(self, mark: str) -> int:
         low = self._escaped(self._next()) if mark == "\\" else _letters(mark)
@@ -399,7 +399,7 @@ def _meets_again(ways: dict[int, list[int]], characters: dict[int, int]) -> bool
     # many states have equal successors, such as the last states of alternatives
     same: dict[tuple[int, ...], int] = {}
     number = {one: same.setdefault(tuple(to), len(same)) for one, to in ways.items()}
-    known: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    next_of: dict[tuple[int, int], list[tuple[int, int]]] = {}
     reached: dict[tuple[int, int], list[tuple[int, int]]] = {}
     stack, seen, compared = [(one, one) for one in ways], set[tuple[int, int]](), 0
     while stack:
@@ -409,14 +409,14 @@ def _meets_again(ways: dict[int, list[int]], characters: dict[int, int]) -> bool
         seen.add(pair)
         key = number[pair[0]], number[pair[1]]
         reached.setdefault(key, []).append(pair)
-        if key not in known:
+        if key not in next_of:
             compared += len(ways[pair[0]]) * len(ways[pair[1]])
             if compared > MAX_PAIRS:
                 return True
-            known[key] = list(_next_pairs(pair, ways, characters))
-            stack.extend(known[key])
+            next_of[key] = list(_next_pairs(pair, ways, characters))
+            stack.extend(next_of[key])
     behind: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for key, pairs in known.items():
+    for key, pairs in next_of.items():
         for pair in pairs:
             behind.setdefault(pair, []).append(key)
     stack, done, used = [(one, one) for one in ways], set[tuple[int, int]](), set[tuple[int, int]]()
@@ -463,7 +463,7 @@ def _components(ways: dict[int, list[int]]) -> list[set[int]]:
     for one, reached in ways.items():
         for other in reached:
             back.setdefault(other, []).append(one)
-    found, done = [], set()
+    components, done = [], set()
     for root in reversed(order):
         if root in done:
             continue
@@ -475,5 +475,5 @@ def _components(ways: dict[int, list[int]]) -> list[set[int]]:
                 component.add(node)
                 pending.extend(one for one in back.get(node, ()) if one not in done)
         if len(component) > 1 or root in ways.get(root, ()):
-            found.append(component)
-    return found
+            components.append(component)
+    return components

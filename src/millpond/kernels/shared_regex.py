@@ -28,7 +28,7 @@ def extracting(pattern: str, group: int) -> str | None:
     >>> extracting("(&|^)id=([^&]*)", 2)
     '(?:&|^)id=(?P<g>[^&]*)'
     """
-    found, opened, groups, at = [], 0, 0, 0
+    parts, opened, groups, at = [], 0, 0, 0
     while at < len(pattern):
         token = _TOKEN.match(pattern, at)
         if token is None:
@@ -43,10 +43,10 @@ def extracting(pattern: str, group: int) -> str | None:
             opened -= 1
             if opened < 0:
                 return None
-        found.append(text)
+        parts.append(text)
     if opened or groups < group:
         return None
-    return f"(?P<g>{''.join(found)})" if group == 0 else "".join(found)
+    return f"(?P<g>{''.join(parts)})" if group == 0 else "".join(parts)
 
 
 def is_shared(pattern: str) -> bool:

@@ -59,13 +59,13 @@ class Packed:
         return whole[offset - first * BLOCK_BYTES : end - first * BLOCK_BYTES]
 
     def _block(self, number: int) -> memoryview:
-        found = self._blocks.get(number)
-        if found is None:
+        block = self._blocks.get(number)
+        if block is None:
             size = min(BLOCK_BYTES, self.size - number * BLOCK_BYTES)
             stored = self._stored[self._starts[number] : self._starts[number + 1]]
             try:
-                found = memoryview(_CODEC.decompress(stored, size, asbytes=True))
+                block = memoryview(_CODEC.decompress(stored, size, asbytes=True))
             except OSError as error:
                 raise ValueError(str(error)) from error
-            self._blocks[number] = found
-        return found
+            self._blocks[number] = block
+        return block

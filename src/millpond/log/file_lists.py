@@ -80,18 +80,19 @@ def joined(lists: Iterable[FileList]) -> FileList:
     """
     kept: list[tuple[FileList, int]] = []
     newest = -1
-    for one in lists:
-        first = bisect_right(one.batches, newest)
-        if first < len(one.batches):
-            kept.append((one, first))
-            newest = one.batches[-1]
-    folder = _common_folder([one.folder for one, _ in kept])
+    for files in lists:
+        first = bisect_right(files.batches, newest)
+        if first < len(files.batches):
+            kept.append((files, first))
+            newest = files.batches[-1]
+    folder = _common_folder([files.folder for files, _ in kept])
     names: list[str] = []
-    for one, first in kept:
-        rest, lines = one.folder[len(folder) :], one.names.split("\n")[first:]
+    for files, first in kept:
+        rest, lines = files.folder[len(folder) :], files.names.split("\n")[first:]
         names += lines if not rest else [rest + line for line in lines]
-    times = [time for one, first in kept for time in one.times[first:]]
-    return FileList(folder, "\n".join(names), times, [batch for one, first in kept for batch in one.batches[first:]])
+    times = [time for files, first in kept for time in files.times[first:]]
+    batches = [batch for files, first in kept for batch in files.batches[first:]]
+    return FileList(folder, "\n".join(names), times, batches)
 
 
 def _common_folder(paths: Sequence[str]) -> str:

@@ -270,18 +270,18 @@ def moved(start: Offsets, end: Offsets, known: Offsets) -> list[str]:
     ]
 
 
-def same_offset(one: str | None, other: str | None) -> bool:
+def same_offset(left: str | None, right: str | None) -> bool:
     """Whether two offset texts mean the same: equal as text or as JSON; None equals only None.
 
     >>> same_offset('{"a": 1, "b": 2}', '{"b":2,"a":1}')
     True
     """
-    if one == other:
+    if left == right:
         return True
-    if one is None or other is None:
+    if left is None or right is None:
         return False
     try:
-        return bool(json.loads(one) == json.loads(other))
+        return bool(json.loads(left) == json.loads(right))
     except ValueError:
         return False
 

@@ -231,7 +231,7 @@ def _field(text: str) -> StructField:
 def _split(text: str) -> Iterator[str]:
     """The parts between the commas that are neither in brackets nor in backticks."""
     depth, quoted, start = 0, False, 0
-    for place, character in enumerate(text):
+    for i, character in enumerate(text):
         if character == "`":
             quoted = not quoted
         elif not quoted and character in "<(":
@@ -239,7 +239,7 @@ def _split(text: str) -> Iterator[str]:
         elif not quoted and character in ">)":
             depth -= 1
         elif not quoted and not depth and character == ",":
-            yield text[start:place]
-            start = place + 1
+            yield text[start:i]
+            start = i + 1
     if text:
         yield text[start:]

@@ -67,47 +67,48 @@ class Decision(msgspec.Struct, frozen=True):
     why: str
 
 
-def needed(policy: Policy, seen: Observed, target: float) -> int:
+def needed(policy: Policy, observed: Observed, target: float) -> int:
     """The number of instances that the load needs at a target utilisation, within the bounds of the policy.
 
     >>> needed(Policy(), Observed(0, 1_000_000, 1000, (900_000, 700_000)), 0.5)
     4
     """
-    useful = sum(seen.useful_us)
-    if not (seen.rows and useful and seen.wall_us):
+    useful = sum(observed.useful_us)
+    if not (observed.rows and useful and observed.wall_us):
         return policy.least
-    arriving = seen.rows / seen.wall_us
-    of_one = seen.rows / useful  # rows per µs of useful time: the true processing rate
+    arriving = observed.rows / observed.wall_us
+    of_one = observed.rows / useful  # rows per µs of useful time: the true processing rate
     wanted = ceil(round(arriving / (of_one * target), 9))
     return min(max(wanted, policy.least), policy.most)
 
 
-def decide(policy: Policy, memory: Memory, seen: Observed) -> tuple[Decision, Memory]:
+def decide(policy: Policy, memory: Memory, observed: Observed) -> tuple[Decision, Memory]:
     """The decision after one more observation, and the memory for the next one.
 
     If `instances` is the present number and `balance` is False, nothing changes.
     """
-    now, rate = seen.instances, f"instances fold {seen.utilisation:.0%} of the time, target {policy.target:.0%}"
-    more, fewer = needed(policy, seen, policy.target), needed(policy, seen, policy.target * policy.slack)
-    proposed = more if more > now else min(fewer, now)
-    same_way = all((one > now) == (proposed > now) for one in memory.proposed)
-    streak = (*memory.proposed, proposed) if proposed != now and same_way else ((proposed,) if proposed != now else ())
-    uneven = memory.uneven + 1 if now > 1 and seen.skew > policy.skew else 0
-    kept = Memory(streak[-policy.steady :], uneven, memory.changed_us)
-    stay = Decision(now, False, f"{rate}: {now} {'is' if now == 1 else 'are'} right")
-    if memory.changed_us is not None and seen.at_us < memory.changed_us + policy.rest_us:
-        return Decision(now, False, f"{rate}; it rests after a change"), Memory((), 0, memory.changed_us)
+    current = observed.instances
+    rate = f"instances fold {observed.utilisation:.0%} of the time, target {policy.target:.0%}"
+    more, fewer = needed(policy, observed, policy.target), needed(policy, observed, policy.target * policy.slack)
+    proposed = more if more > current else min(fewer, current)
+    same_way = all((one > current) == (proposed > current) for one in memory.proposed)
+    streak = () if proposed == current else (*(memory.proposed if same_way else ()), proposed)
+    uneven = memory.uneven + 1 if current > 1 and observed.skew > policy.skew else 0
+    next_memory = Memory(streak[-policy.steady :], uneven, memory.changed_us)
+    stay = Decision(current, False, f"{rate}: {current} {'is' if current == 1 else 'are'} right")
+    if memory.changed_us is not None and observed.at_us < memory.changed_us + policy.rest_us:
+        return Decision(current, False, f"{rate}; it rests after a change"), Memory((), 0, memory.changed_us)
     if len(streak) >= policy.steady:
-        chosen = min(kept.proposed) if proposed > now else max(kept.proposed)
-        return Decision(chosen, False, f"{rate}: {_so_many(chosen)}, not {now}"), Memory((), 0, seen.at_us)
+        chosen = min(next_memory.proposed) if proposed > current else max(next_memory.proposed)
+        return Decision(chosen, False, f"{rate}: {_so_many(chosen)}, not {current}"), Memory((), 0, observed.at_us)
     if streak:
-        return Decision(now, False, f"{rate}: {_so_many(proposed)}, if it stays so"), kept
+        return Decision(current, False, f"{rate}: {_so_many(proposed)}, if it stays so"), next_memory
     if uneven:
-        why = f"the busiest instance folds {seen.skew:.2f} times as long as the mean"
+        why = f"the busiest instance folds {observed.skew:.2f} times as long as the mean"
         if uneven >= policy.steady:
-            return Decision(now, True, f"{why}: its hottest buckets go elsewhere"), Memory((), 0, seen.at_us)
-        return Decision(now, False, f"{why}, which is too much if it stays so"), kept
-    return stay, kept
+            return Decision(current, True, f"{why}: its hottest buckets go elsewhere"), Memory((), 0, observed.at_us)
+        return Decision(current, False, f"{why}, which is too much if it stays so"), next_memory
+    return stay, next_memory
 
 
 def _so_many(instances: int) -> str:

@@ -60,15 +60,15 @@ def buckets_named(text: str, places: Sequence[str], shards: Sequence[str]) -> tu
     """
     first, divided, last = text.partition("-")
     if first.isdecimal() and (last.isdecimal() or not divided):
-        found = tuple(bucket for bucket in range(int(first), int(last or first) + 1) if bucket < len(places))
+        buckets = tuple(bucket for bucket in range(int(first), int(last or first) + 1) if bucket < len(places))
     else:
         place = OWN if text == "own" else text
-        found = tuple(
+        buckets = tuple(
             bucket for bucket, of in enumerate(zip(places, shards, strict=True)) if text in of or of[0] == place
         )
-    if not found:
+    if not buckets:
         known = ", ".join(dict.fromkeys([*shards, *(place or "own" for place in places)]))
         raise ChangeRefused(
             f"{text!r} names no bucket.", f"Use 0 to {len(places) - 1}, FIRST-LAST, or a shard: {known}."
         )
-    return found
+    return buckets

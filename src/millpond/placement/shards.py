@@ -9,14 +9,14 @@ from millpond.errors import ChangeRefused
 from millpond.placement.alignment import rescaled
 
 
-def assign_buckets(shards: Sequence[str], wanted: Sequence[str]) -> tuple[str, ...]:
-    """The shard of each bucket after the fewest moves to the `wanted` shards that differ by at most one bucket.
+def assign_buckets(shards: Sequence[str], target: Sequence[str]) -> tuple[str, ...]:
+    """The shard of each bucket after the fewest moves to the `target` shards that differ by at most one bucket.
 
     >>> assign_buckets(("a", "a", "a", "a"), ("a", "b")), assign_buckets(("a", "a", "b", "c"), ("c", "b"))
     (('a', 'a', 'b', 'b'), ('c', 'b', 'b', 'c'))
     """
-    names = list(dict.fromkeys([*wanted, *shards]))
-    codes = rescaled([names.index(shard) for shard in shards], len(wanted))
+    names = list(dict.fromkeys([*target, *shards]))
+    codes = rescaled([names.index(shard) for shard in shards], len(target))
     return tuple(names[code] for code in codes)
 
 

@@ -109,17 +109,17 @@ def recalled_from(plan: Plan, query: Query, manifest: Manifest) -> int | None:
     have a fixed size and its results are final. It cannot if a filter uses a parameter, whose value may have been
     different then, or if it needs foreign expressions, whose values are not retained.
     """
-    kept, newest = plan.retained_of(query.stream), mark_of(query, manifest).max_time_us
-    if kept is None or newest is None or not _made_later(query):
+    retained, newest = plan.retained_of(query.stream), mark_of(query, manifest).max_time_us
+    if retained is None or newest is None or not _made_later(query):
         return None
     alone = build_plan([query])
-    if kept.event_time != query.event_time or needed_foreign(alone, query.stream):
+    if retained.event_time != query.event_time or needed_foreign(alone, query.stream):
         return None
     needed = {*needed_columns(alone, query.stream)}
-    if not needed <= {column.name for column in kept.columns}:
+    if not needed <= {column.name for column in retained.columns}:
         return None
-    lacking = (one for one in retained_sections(manifest, kept) if not needed <= {*columns_in(one)})
-    return max([newest - kept.kept_us, *(last for one in lacking if isinstance(last := one.info["last"], int))])
+    lacking = (one for one in retained_sections(manifest, retained) if not needed <= {*columns_in(one)})
+    return max([newest - retained.kept_us, *(last for one in lacking if isinstance(last := one.info["last"], int))])
 
 
 def _made_later(query: AnyQuery) -> bool:

@@ -76,7 +76,7 @@ def excess(budget: Budget, cost: Cost, slow: bool) -> str | None:
     return None
 
 
-def with_versions(spec: PondSpec, found: Mapping[str, Cost]) -> dict[str, Cost]:
+def with_versions(spec: PondSpec, costs: Mapping[str, Cost]) -> dict[str, Cost]:
     """The cost of each query: with its shadow, the replaced versions that still emit their last windows, and an equal
     part of each inner query that it uses.
     """
@@ -87,7 +87,7 @@ def with_versions(spec: PondSpec, found: Mapping[str, Cost]) -> dict[str, Cost]:
     for query in spec.all_queries:
         for step in inner_of(query, streams):
             users.setdefault(step.name, set()).add(owner.get(query.name, query.name))
-    for name, cost in found.items():
+    for name, cost in costs.items():
         if name not in users:
             parts.setdefault(owner.get(name, name), []).append(cost)
             continue

@@ -341,16 +341,16 @@ def _with_queries(
     used_times = event_times_of(query for query in computed if query.name not in effects.halted)
     times = spec.effects.times | event_times_of(spec.computed)
     times = {stream: time for stream, time in times.items() if stream not in used_times}
-    kept = tuple(stream for stream in streams or spec.streams if stream.name in used or is_read(stream))
+    kept_streams = tuple(stream for stream in streams or spec.streams if stream.name in used or is_read(stream))
     names, chosen = {query.name for query in computed}, spec.since if since is None else since
-    made = PondSpec.of(kept, queries, spec.instances, spec.buckets)
+    made = PondSpec.of(kept_streams, queries, spec.instances, spec.buckets)
     return msgspec.structs.replace(
         made,
         since_us={name: start for name, start in chosen.items() if name in names} or msgspec.UNSET,
         owned=spec.owned,
         named=spec.named,
         changed=_with(
-            effects, times={stream: time for stream, time in times.items() if stream in {s.name for s in kept}},
+            effects, times={stream: time for stream, time in times.items() if stream in {s.name for s in kept_streams}},
             apart=tuple(name for name in effects.apart if name in names),
             recalled={name: n for name, n in effects.recalled.items() if name in names},
         ),

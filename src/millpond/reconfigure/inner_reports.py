@@ -90,9 +90,9 @@ def _is_first(step: AnyQuery) -> bool:
 
 
 def _counts(counts: Mapping[str, Mapping[str, int]], spec: PondSpec) -> dict[str, dict[str, int]]:
-    found = {name: dict(of) for name, of in counts.items() if not is_inner(name)}
+    merged = {name: dict(of) for name, of in counts.items() if not is_inner(name)}
     for query, inner in _steps(spec):
-        mine = found.setdefault(query.name, {})
+        mine = merged.setdefault(query.name, {})
         total: dict[str, int] = {}
         for step in (*inner, query):
             for fate in ("read", "applied", "late", "dead", "filtered"):
@@ -103,7 +103,7 @@ def _counts(counts: Mapping[str, Mapping[str, int]], spec: PondSpec) -> dict[str
                     total["read"] = total.get("read", 0) + number
         if any(total.values()) or "read" in mine:
             mine.update(total)
-    return found
+    return merged
 
 
 def _fates(fates: Fates, spec: PondSpec) -> Fates:

@@ -33,7 +33,7 @@ def scale(
     Raises:
         ChangeRefused: instances and shards are so already, or the number is not possible.
     """
-    now, requested = maps_in(pond.spec, pond.manifest)[1], requested_map_in(pond.spec, pond.manifest).instances
+    current, requested = maps_in(pond.spec, pond.manifest)[1], requested_map_in(pond.spec, pond.manifest).instances
     instances = requested if instances is None else instances
     if not 1 <= instances <= pond.spec.buckets:
         raise ChangeRefused(
@@ -44,7 +44,7 @@ def scale(
         on = f" on {len({*target})} shards" if target else ""
         raise ChangeRefused(f"The pond has {instances} instances{on} already.", "Nothing is left to do.")
     shards = target or shards
-    owners = rescaled_on(now.owners, shards, instances) if shards else rescaled(now.owners, instances)
+    owners = rescaled_on(current.owners, shards, instances) if shards else rescaled(current.owners, instances)
     found = owned_by(pond, owners, instances, who, why)
     return msgspec.structs.replace(found, shards=runs_of(target)) if moves else found
 

@@ -226,18 +226,18 @@ def feed(pond: KnownPond, name: str, query: str, column: str, who: str = "") -> 
 
 
 def _check_parameters(spec: PondSpec, query: AnyQuery, fresh: Sequence[Stream]) -> None:
-    known = spec.effects.parameters
+    parameters = spec.effects.parameters
     named_in_steps = {
         named for one in with_inner([query], {stream.name: stream for stream in (*spec.streams, *fresh)})
         for named in named_in(one) if clock_value(named.name) is None
     }  # fmt: skip
-    unknown = sorted({named.name for named in named_in_steps} - {*known})
+    unknown = sorted({named.name for named in named_in_steps} - {*parameters})
     if unknown:
         what = f"{query.name} names parameters that have no value: {', '.join(unknown)}."
         raise ChangeRefused(what, "Set them first: `millpond param set`, or `pond.param`.")
     for named in named_in_steps:
-        if named.type != known[named.name].type:
-            kinds = f"is now of type {known[named.name].type}. It was {named.type} when {query.name} was analysed"
+        if named.type != parameters[named.name].type:
+            kinds = f"is now of type {parameters[named.name].type}. It was {named.type} when {query.name} was analysed"
             raise ChangeRefused(f"The parameter {named.name} {kinds}.", "Send the request again.")
 
 

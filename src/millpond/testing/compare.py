@@ -107,20 +107,21 @@ def difference(
     `tolerances`: a relative tolerance (a number) or a `Tolerance` by column. Rows must not differ from each other in
     such columns alone.
     """
-    wanted, found = rows_of(expected), rows_of(actual)
-    names = _names(wanted), _names(found)
-    if wanted and found and names[0] != names[1]:
+    expected_rows, actual_rows = rows_of(expected), rows_of(actual)
+    names = _names(expected_rows), _names(actual_rows)
+    if expected_rows and actual_rows and names[0] != names[1]:
         return f"Columns differ: {sorted(names[0])} expected, {sorted(names[1])} found."
     allowed = {
         name: given if isinstance(given, Tolerance) else Tolerance(given) for name, given in (tolerances or {}).items()
     }
-    missing, surplus = _unmatched(wanted, found)
+    missing, surplus = _unmatched(expected_rows, actual_rows)
     if allowed:
         missing, surplus = _forgive(missing, surplus, allowed)
     if not missing and not surplus:
         return None
     lines = [
-        f"{len(wanted)} rows expected, {len(found)} found: {len(missing)} missing, {len(surplus)} surplus.",
+        f"{len(expected_rows)} rows expected, {len(actual_rows)} found: {len(missing)} missing, "
+        f"{len(surplus)} surplus.",
         *_explain(missing, surplus, allowed, limit),
     ]
     return "\n".join(lines)
@@ -153,17 +154,17 @@ def _unmatched(
     """The rows of each side without an equal row on the other side, in their order."""
     if _identical(expected, actual):
         return [], []
-    wanted, found = [canonical(row) for row in expected], [canonical(row) for row in actual]
-    if wanted == found:
+    expected_forms, actual_forms = [canonical(row) for row in expected], [canonical(row) for row in actual]
+    if expected_forms == actual_forms:
         return [], []
-    surplus_of = Counter(found)
-    surplus_of.subtract(wanted)
+    surplus_of = Counter(actual_forms)
+    surplus_of.subtract(expected_forms)
     surplus, missing = [], []
-    for row, form in zip(actual, found, strict=True):
+    for row, form in zip(actual, actual_forms, strict=True):
         if surplus_of[form] > 0:
             surplus_of[form] -= 1
             surplus.append(row)
-    for row, form in zip(expected, wanted, strict=True):
+    for row, form in zip(expected, expected_forms, strict=True):
         if surplus_of[form] < 0:
             surplus_of[form] += 1
             missing.append(row)

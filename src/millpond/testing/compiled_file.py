@@ -38,19 +38,19 @@ def load_compiled(file: Path, *, recompile: bool = True) -> Compiled:
         return from_json(text)
     beside = file.with_suffix(".json")
     path = beside if _is_compiled(beside) or not recompile else _cached(file, text)
-    found = read_if_of(path, text)
-    if found is not None:
-        return found
+    compiled = read_if_of(path, text)
+    if compiled is not None:
+        return compiled
     if not recompile:
         raise stale(file, path)
     with _alone(_cached(file, text)):
-        found = read_if_of(path, text)  # another process may have compiled it in the meantime
-        if found is None:
+        compiled = read_if_of(path, text)  # another process may have compiled it in the meantime
+        if compiled is None:
             _compile(file, path)
-            found = read_if_of(path, text)
-    if found is None:
+            compiled = read_if_of(path, text)
+    if compiled is None:
         raise stale(file, path, f"the file changes, or {sys.executable} has another version of millpond.")
-    return found
+    return compiled
 
 
 def _is_compiled(path: Path) -> bool:

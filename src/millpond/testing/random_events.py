@@ -31,10 +31,10 @@ def events(
     the events are cut into epochs. Offsets increase as the stream's order requires; source partitions are those that
     the order names, or a single one.
     """
-    given = dict(columns or {})
+    columns_of = dict(columns or {})
     for field in stream.columns:
-        if field.name not in given and is_known(field.type):
-            given[field.name] = _sometimes_null(_values(field.type, start, span))
+        if field.name not in columns_of and is_known(field.type):
+            columns_of[field.name] = _sometimes_null(_values(field.type, start, span))
     order, times = stream.order, [field.name for field in stream.columns if field.type == "timestamp"]
     growing = [name for name in times if in_time and order is None and name not in (columns or {})]
     if order is not None and order.partition not in (columns or {}):
@@ -42,7 +42,7 @@ def events(
         # the watermark does not wait for unnamed partitions, whose events might be late in some cuts
         names = order.partitions or ("0",)
         whole = is_integer(types[order.partition])
-        given[order.partition] = st.sampled_from([int(name) if whole else name for name in names])
+        columns_of[order.partition] = st.sampled_from([int(name) if whole else name for name in names])
 
     def finished(rows: list[Event], gaps: list[int]) -> list[Event]:
         moment = start
@@ -56,7 +56,7 @@ def events(
     longest = span // timedelta(microseconds=max(max_size, 1))
     gap = st.sampled_from([max(1, longest // part) for part in _PARTS])
     gaps = st.lists(gap, min_size=max_size, max_size=max_size)
-    return st.builds(finished, st.lists(st.fixed_dictionaries(given), max_size=max_size), gaps)
+    return st.builds(finished, st.lists(st.fixed_dictionaries(columns_of), max_size=max_size), gaps)
 
 
 def _sometimes_null(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:

@@ -142,17 +142,17 @@ def advice(folder: Given, policy: Policy) -> Advice:
     """
     truth, spec = read_truth(folder)
     records = _newest(truth.log, truth.manifest)
-    seen = observed(records[0].at, records[1:]) if records else None
-    if seen is None:
+    load = observed(records[0].at, records[1:]) if records else None
+    if load is None:
         raise ForeignPondError(f"The pond in {folder} has not run long enough.", "Let it run for some epochs more.")
-    memory, decision = Memory(), Decision(seen.instances, False, "")
+    memory, decision = Memory(), Decision(load.instances, False, "")
     for _ in range(policy.steady):
-        decision, memory = decide(policy, memory, seen)
+        decision, memory = decide(policy, memory, load)
     owners = truth.sections(lambda now: better_owners(spec, now, truth.files(), policy) if decision.balance else None)
     before = requested_map_in(spec, truth.manifest).owners
     moved = sum(old != new for old, new in zip(before, owners or before, strict=True))
     return Advice(
-        seen.instances, seen.utilisation, seen.skew, len(records) - 1, seen.wall_us / 1e6, decision.instances,
+        load.instances, load.utilisation, load.skew, len(records) - 1, load.wall_us / 1e6, decision.instances,
         decision.balance and moved > 0, moved, decision.why,
     )  # fmt: skip
 

@@ -126,26 +126,27 @@ def duckdb() -> Any:
         raise SetupError("The demo checks its rows with DuckDB.", f"Run `{install('demo')}`.") from error
 
 
-def _compare(database: Any, name: str, one: Expected, folder: Path) -> Compared:
-    windows = one.size_us // one.slide_us
+def _compare(database: Any, name: str, case: Expected, folder: Path) -> Compared:
+    windows = case.size_us // case.slide_us
     rows = (
-        f"(SELECT flights.*, (us // {one.slide_us} - back) * {one.slide_us} AS start"
+        f"(SELECT flights.*, (us // {case.slide_us} - back) * {case.slide_us} AS start"
         f" FROM flights, range({windows}) AS r(back))"
     )
-    database.execute(f"CREATE OR REPLACE TEMP TABLE expected AS {one.sql.format(rows=rows)}")
+    database.execute(f"CREATE OR REPLACE TEMP TABLE expected AS {case.sql.format(rows=rows)}")
     columns = [column for column, *_ in database.execute("DESCRIBE expected").fetchall()]
-    values = [column for column in columns if column not in (one.key, "start")]
+    values = [column for column in columns if column not in (case.key, "start")]
     files = sorted(str(path) for path in folder.glob("*.parquet"))
     if files:
         found = f"read_parquet({files!r})"
-        picked = ", ".join([one.key, "epoch_us(w.start) AS start", "epoch_us(w.end) AS stop", *values])
+        picked = ", ".join([case.key, "epoch_us(w.start) AS start", "epoch_us(w.end) AS stop", *values])
         database.execute(f"CREATE OR REPLACE TEMP TABLE found AS SELECT {picked} FROM {found}")
     else:
         database.execute("CREATE OR REPLACE TEMP TABLE found AS SELECT *, 0 AS stop FROM expected LIMIT 0")
     same = " AND ".join(
-        [f"f.stop = f.start + {one.size_us}", *(_same(column, column in one.floats) for column in values)]
+        [f"f.stop = f.start + {case.size_us}", *(_same(column, column in case.floats) for column in values)]
     )
-    joined = f"FROM found f FULL JOIN expected e ON f.{one.key} IS NOT DISTINCT FROM e.{one.key} AND f.start = e.start"
+    same_key = f"f.{case.key} IS NOT DISTINCT FROM e.{case.key}"
+    joined = f"FROM found f FULL JOIN expected e ON {same_key} AND f.start = e.start"
     differs = f"{joined} WHERE NOT coalesce({same} AND e.start IS NOT NULL, false)"
     rows_found, rows_expected = _count(database, "FROM found"), _count(database, "FROM expected")
     differing = _count(database, differs)

@@ -121,20 +121,20 @@ def check_python(version: tuple[int, int, int]) -> Check:
 
 def check_libraries(installed: Callable[[str], str] = metadata.version) -> Check:
     """Check that the versions of the libraries are supported."""
-    found, wrong = [], {}
+    versions, wrong = [], {}
     for name, wanted in REQUIRED.items():
         try:
             version = installed(name)
         except metadata.PackageNotFoundError:
             wrong[name] = f"{name} is missing"
             continue
-        found.append(f"{name} {version}")
+        versions.append(f"{name} {version}")
         if not is_supported(version, wanted):
             wrong[name] = f"{name} is {version}, not {wanted}"
     if wrong:
         needed = " ".join(f"'{name}{REQUIRED[name]}'" for name in wrong)
         return Check("libraries", "problem", f"{'; '.join(wrong.values())}.", f"Run `pip install {needed}`.")
-    return Check("libraries", "ok", ", ".join(found))
+    return Check("libraries", "ok", ", ".join(versions))
 
 
 def is_supported(version: str, wanted: str) -> bool:
@@ -193,16 +193,16 @@ def check_memory(wanted: str, total: int, available: int | None) -> Check:
     if match is None:
         return Check("memory", "problem", f"--memory {wanted} is not a size.", "Write it like 2g or 900m.")
     heap = int(match.group(1)) << {"k": 10, "m": 20, "g": 30, "t": 40}[match.group(2).lower()]
-    there = f"{_size(total)}" + ("" if available is None else f", {_size(available)} free")
+    available_text = f"{_size(total)}" + ("" if available is None else f", {_size(available)} free")
     if heap < LEAST_HEAP:
         return Check("memory", "problem", f"--memory {wanted}: Spark needs 450m to start.", "Use 1g or more.")
     fits = max(LEAST_HEAP, (total - WORKERS) // 2)
     cure = f"Use less, such as --memory {fits // MIB}m, or use a larger machine."
     if heap >= total:
-        return Check("memory", "problem", f"--memory {wanted} is more than this machine has ({there}).", cure)
+        return Check("memory", "problem", f"--memory {wanted} is more than this machine has ({available_text}).", cure)
     if heap + WORKERS > total or (available is not None and heap + WORKERS > available):
-        return Check("memory", "warning", f"--memory {wanted} leaves little for Python ({there}).", cure)
-    return Check("memory", "ok", f"--memory {wanted} of {there}")
+        return Check("memory", "warning", f"--memory {wanted} leaves little for Python ({available_text}).", cure)
+    return Check("memory", "ok", f"--memory {wanted} of {available_text}")
 
 
 def check_nodes(nodes: Sequence[Node], environ: Mapping[str, str], allowed: Collection[int] | None = None) -> Check:
@@ -244,7 +244,7 @@ def check_ports(host: str = "127.0.0.1") -> Check:
 def check_encryption(environ: Mapping[str, str], store: str) -> Check:
     """Check that named connections, and a store on the network, use encryption to other hosts."""
     try:
-        found, kind = unencrypted(environ), known_store(store)
+        warnings, kind = unencrypted(environ), known_store(store)
     except MillpondError as error:
         return Check("encryption", "problem", error.what, error.cure)
     if kind is not None and kind.reach == "network" and store.partition(":")[0] not in kind.encrypted:
@@ -252,9 +252,9 @@ def check_encryption(environ: Mapping[str, str], store: str) -> Check:
         if not is_loopback(host):
             use = f"Use {kind.encrypted[0]}://." if kind.encrypted else ""
             what = f"The store {shown(store)} is not encrypted on its way to {host}"
-            found.append(f"{what}: others may read rows and passwords. {use}")
-    if found:
-        return Check("encryption", "warning", " ".join(found), "Or make sure that the network is private.")
+            warnings.append(f"{what}: others may read rows and passwords. {use}")
+    if warnings:
+        return Check("encryption", "warning", " ".join(warnings), "Or make sure that the network is private.")
     return Check("encryption", "ok", "no connection to another host is unencrypted")
 
 
@@ -268,18 +268,18 @@ def check_sink_packages() -> Check:
     return Check("sinks", "ok", ", ".join(SINKS.names()))
 
 
-def check_space(name: str, place: Path) -> Check:
-    """Check the free space of the disk of `place`."""
+def check_space(name: str, folder: Path) -> Check:
+    """Check the free space of the disk of `folder`."""
     try:
-        free = shutil.disk_usage(place).free
+        free = shutil.disk_usage(folder).free
     except OSError as error:
-        return Check(name, "problem", f"{place} cannot be examined: {error}.", "Name another folder.")
-    if free < 100 * MIB or not os.access(place, os.W_OK):
-        what = f"{_size(free)} free" if os.access(place, os.W_OK) else "may not be written"
-        return Check(name, "problem", f"{place}: {what}.", "Make room, or set TMPDIR or --checkpoint elsewhere.")
+        return Check(name, "problem", f"{folder} cannot be examined: {error}.", "Name another folder.")
+    if free < 100 * MIB or not os.access(folder, os.W_OK):
+        what = f"{_size(free)} free" if os.access(folder, os.W_OK) else "may not be written"
+        return Check(name, "problem", f"{folder}: {what}.", "Make room, or set TMPDIR or --checkpoint elsewhere.")
     if free < GIB:
-        return Check(name, "warning", f"{place}: {_size(free)} free.", "Make room: state and sinks grow.")
-    return Check(name, "ok", f"{place}: {_size(free)} free")
+        return Check(name, "warning", f"{folder}: {_size(free)} free.", "Make room: state and sinks grow.")
+    return Check(name, "ok", f"{folder}: {_size(free)} free")
 
 
 def check_place(target: Target, clock: Clock) -> Iterator[Check]:
@@ -288,20 +288,20 @@ def check_place(target: Target, clock: Clock) -> Iterator[Check]:
     if (folder := address.path) is None:
         yield from _check_remote(address, target, clock)
         return
-    place = next(parent for parent in (folder, *folder.parents) if parent.is_dir())
+    existing = next(parent for parent in (folder, *folder.parents) if parent.is_dir())
     yield _pond(address, named=target.folder is not None)
-    probe = place / f".doctor-{writer_token()}"
+    probe = existing / f".doctor-{writer_token()}"
     try:
         try:
             records = LocalFolder(probe)
         except PlaceError as error:
             yield Check("folder", "problem", error.what, "Name a folder that you may write, with --checkpoint.")
             return
-        yield Check("folder", "ok", f"{place} can be written")
+        yield Check("folder", "ok", f"{existing} can be written")
         yield _race(records, clock)
         yield _writes(records, clock, "fsync", "Use a faster disk, or a local one.", SLOW_FSYNC_MS)
-        yield check_space("space", place)
-        yield check_disk(place, _mounts())
+        yield check_space("space", existing)
+        yield check_disk(existing, _mounts())
         yield check_store(target.store, address, probe)
     finally:
         shutil.rmtree(probe, ignore_errors=True)
@@ -380,27 +380,27 @@ def _mounts() -> str:
         return ""
 
 
-def check_disk(place: Path, mounts: str) -> Check:
+def check_disk(folder: Path, mounts: str) -> Check:
     """Check the kind of disk of a folder, by the system's table of mounts (empty: not known)."""
     kinds = {}
     for line in mounts.splitlines():
         words = line.split(" ")
         if len(words) > 2:
             kinds[Path(words[1].replace("\\040", " "))] = words[2]
-    kind = next((kinds[parent] for parent in (place, *place.parents) if parent in kinds), None)
+    kind = next((kinds[parent] for parent in (folder, *folder.parents) if parent in kinds), None)
     if kind is None:
-        return Check("disk", "ok", f"{place}: the kind of disk is not known")
+        return Check("disk", "ok", f"{folder}: the kind of disk is not known")
     if _REMOTE.search(kind):
         return Check(
-            "disk", "warning", f"{place} is on {kind}, which other machines may share.",
+            "disk", "warning", f"{folder} is on {kind}, which other machines may share.",
             "Use a local disk: LMDB needs one, and two hosts may see a shared folder differently.",
         )  # fmt: skip
     if kind in _FLEETING:
         return Check(
-            "disk", "warning", f"{place} is on {kind}, which is lost with the machine or its container.",
+            "disk", "warning", f"{folder} is on {kind}, which is lost with the machine or its container.",
             "Use a persistent disk.",
         )  # fmt: skip
-    return Check("disk", "ok", f"{place} is on {kind}, a local disk")
+    return Check("disk", "ok", f"{folder} is on {kind}, a local disk")
 
 
 def check_store(address: str, pond: Address, probe: Path) -> Check:
@@ -409,17 +409,17 @@ def check_store(address: str, pond: Address, probe: Path) -> Check:
         kind = store_kind(address)
         if kind.reach == "process":
             return Check("store", "ok", f"{address}: only the driver's process can read the rows")
-        known = read_truth(pond) if holds_pond(pond) else None
-        existing = store_path(address, probe if known is None else known[0].folder)
-        if existing is not None and (known is None or not existing.exists()):
+        truth = read_truth(pond) if holds_pond(pond) else None
+        existing = store_path(address, probe if truth is None else truth[0].folder)
+        if existing is not None and (truth is None or not existing.exists()):
             context = StoreContext(address, "doctor", hash_tags(BUCKETS), probe / kind.file)
             _write_and_read(shown(address), open_in_context(context))
             return Check("store", "ok", f"{address} can be created, written and read")
-        if existing is not None and known is not None:
-            store: BucketStore = open_rows(address, *known, read_only=True)
+        if existing is not None and truth is not None:
+            store: BucketStore = open_rows(address, *truth, read_only=True)
             answer = f"{address} opens"
         else:
-            store = network_store(address, *(("", BUCKETS) if known is None else (known[0].pond, known[1].buckets)))
+            store = network_store(address, *(("", BUCKETS) if truth is None else (truth[0].pond, truth[1].buckets)))
             answer = f"{shown(address)} answers"
         rows = store.statistics().keys
         store.close()

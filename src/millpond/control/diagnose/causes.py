@@ -250,9 +250,9 @@ def _waiting(facts: Facts) -> Cause:
     assert due is not None
     assert isinstance(query, Query)
     slowest = facts.slowest
-    what, unless = "window", ""
+    window_kind, unless = "window", ""
     if isinstance(query.window, Session):
-        what, unless = "session", ", if no event prolongs it"
+        window_kind, unless = "session", ", if no event prolongs it"
     where, idle = facts.stream.name, [part.idle for part in facts.partitions]
     if not all(idle):
         where = f"every source partition of {where}{' that is not idle' if any(idle) else ''}"
@@ -261,7 +261,7 @@ def _waiting(facts: Facts) -> Cause:
     if facts.upstream:
         needs = f"{facts.upstream[0][0]} to have emitted all rows before {utc(due.needs_us)}"
         newest = f"it has emitted all rows up to {utc(facts.newest_us)}"
-    row = f"The next row is due when the {what} {utc(due.start_us)} to {utc(due.end_us)} closes{unless}. "
+    row = f"The next row is due when the {window_kind} {utc(due.start_us)} to {utc(due.end_us)} closes{unless}. "
     end = "end"
     if isinstance(query.window, Framed):
         time, end = utc(due.needs_us - query.delay_us), "time"

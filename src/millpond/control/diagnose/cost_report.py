@@ -68,18 +68,18 @@ def measured_text(measured: Measured) -> str:
     return "\n".join(lines) + "\n"
 
 
-def state_lines(found: Sharing, note: str) -> Iterator[str]:
+def state_lines(sharing: Sharing, note: str) -> Iterator[str]:
     """Lines on the shared state, and on the state that each query would keep if it ran alone."""
-    shared, apart, queries = found.shared, found.apart, len(found.alone)
-    yield f"  state   as of record {found.n}, {note}:"
+    shared, apart, queries = sharing.shared, sharing.apart, len(sharing.alone)
+    yield f"  state   as of record {sharing.n}, {note}:"
     yield (
         f"          shared {kilobytes(shared.bytes)} ({shared.cells:,} cells); {queries} separate copies "
         f"{kilobytes(apart.bytes)} ({apart.cells:,} cells): {apart.bytes / max(shared.bytes, 1):.2f} times as much"
     )
-    yield f"          as stored {kilobytes(found.stored)}, in narrow columns, with slices that are not pruned yet"
-    most = max([shared.bytes, *(size.bytes for size in found.alone.values())])
-    width = max(map(len, found.alone), default=0)
-    sizes = {"all, shared": shared, **{f"{name:<{width}} alone": size for name, size in found.alone.items()}}
+    yield f"          as stored {kilobytes(sharing.stored)}, in narrow columns, with slices that are not pruned yet"
+    most = max([shared.bytes, *(size.bytes for size in sharing.alone.values())])
+    width = max(map(len, sharing.alone), default=0)
+    sizes = {"all, shared": shared, **{f"{name:<{width}} alone": size for name, size in sharing.alone.items()}}
     for name, size in sizes.items():
         drawn = f"{bar(size.bytes, most, _BAR):<{_BAR}} {size.cells:>10,} cells"
         yield f"          {name:<{max(width + 6, 11)}} {kilobytes(size.bytes):>10}  {drawn}"
@@ -97,12 +97,12 @@ def price_of_state(price: Price, measured: Measured | None) -> list[str]:
         truth, spec = measured.truth, measured.spec
         group, instances = price.before, maps_in(spec, truth.manifest)[0].instances
         cells = truth.sections(lambda now: group_cells(group, now, truth.files(), instances))
-    kept = () if price.before is None else price.before.kept
-    more = sum(_columns(one, price, cells) for one in price.group.kept if one not in kept)
+    kept_before = () if price.before is None else price.before.kept
+    more = sum(_columns(measure, price, cells) for measure in price.group.kept if measure not in kept_before)
     lines = []
     now = f"{cells.per_key():,.0f} bytes per key now; " if cells is not None and cells.cells else ""
     if price.group.gaps_us:
-        atom = sum(_columns(one, price, cells) for one in price.group.kept) + len(("slot", "first", "last"))
+        atom = sum(_columns(measure, price, cells) for measure in price.group.kept) + len(("slot", "first", "last"))
         return [
             f"{now}{atom * WORD_BYTES:,.0f} bytes for each open session of a key, plus the key: one atom, and one "
             "more for each pause that a longer gap bridges"
@@ -120,7 +120,7 @@ def price_of_state(price: Price, measured: Measured | None) -> list[str]:
         )
     every = more if cells is None else cells.columns + more
     if cells is None and price.before is not None:
-        every += sum(_columns(one, price, None) for one in kept)
+        every += sum(_columns(measure, price, None) for measure in kept_before)
     lines.append(
         f"at most {price.most_cells * (every + 1) * WORD_BYTES:,.0f} bytes per key, plus the key: "
         f"{price.most_cells:,} cells of {every:,.0f} columns, if it has events in every slice"

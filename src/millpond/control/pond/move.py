@@ -51,14 +51,14 @@ class RowMover:
         """End a move that is under way without the switch."""
         self._closed = True
 
-    def buckets(self, what: str, spec: PondSpec) -> tuple[int, ...]:
-        """The buckets that the text `what` names, those with the most load in the last epoch first.
+    def buckets(self, selection: str, spec: PondSpec) -> tuple[int, ...]:
+        """The buckets that the text `selection` names, those with the most load in the last epoch first.
 
         Raises:
             ChangeRefused: it names no bucket. StoreError: no query is served.
         """
         store = self._rows()
-        named = buckets_named(what, store.places, store.shards(range(spec.buckets)))
+        named = buckets_named(selection, store.places, store.shards(range(spec.buckets)))
         manifest = load(self._truth.log, self._truth.manifests)
         instances = maps_in(spec, manifest)[0].instances
         loads = self._truth.sections(

@@ -60,19 +60,19 @@ class Problems:
 
     def add_epoch(self, epoch: Epoch, totals: EventTotals, queries: Mapping[str, AnyQuery]) -> list[Problem]:
         """The new problems of a committed epoch, whose counts `totals` already includes."""
-        found = [quarantined(name, why) for name, why in epoch.record.quarantined.items() if why]
+        problems = [quarantined(name, why) for name, why in epoch.record.quarantined.items() if why]
         with self._lock:
             for stream, paths in epoch.missing.items():
                 self._vanished.setdefault(stream, []).extend(paths)
-                found.append(vanished(stream, paths))
+                problems.append(vanished(stream, paths))
             for stream, paths in epoch.ahead.items():
                 self._ahead.setdefault(stream, []).extend(paths)
-                found.append(dated_ahead(stream, paths))
+                problems.append(dated_ahead(stream, paths))
             for problem in losses(totals.counts(), queries):
                 if problem.failure and problem.about not in self._reported:
                     self._reported.add(problem.about)
-                    found.append(problem)
-        return found
+                    problems.append(problem)
+        return problems
 
     def add_malformed(self, found: MalformedRows) -> Problem:
         """Note, and return, the problem that a joined table has malformed rows, as of its newest list of files."""
@@ -150,7 +150,7 @@ def _named(paths: Sequence[str]) -> str:
     return ", ".join(paths[:_NAMED]) + (f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else "")
 
 
-def malformed_problem(found: MalformedRows) -> Problem:
+def malformed_problem(counts: MalformedRows) -> Problem:
     """The problem that a joined table leaves out malformed rows; a failure if these are many.
 
     >>> print(malformed_problem(MalformedRows("json /dim", 1_200, 3)))
@@ -159,11 +159,11 @@ every join that reads the column concerned. Correct them, or read the table in m
     """
     return Problem(
         IncompleteError.code,
-        f"table {found.table}",
-        f"{found.malformed:,} of the {found.rows:,} rows of the table {found.table} do not parse. Its mode "
+        f"table {counts.table}",
+        f"{counts.malformed:,} of the {counts.rows:,} rows of the table {counts.table} do not parse. Its mode "
         "DROPMALFORMED leaves them out of every join that reads the column concerned. Correct them, or read the table "
         "in mode PERMISSIVE.",
-        found.malformed >= MANY * found.rows,
+        counts.malformed >= MANY * counts.rows,
     )
 
 

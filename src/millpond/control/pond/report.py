@@ -73,17 +73,17 @@ class Reports:
         if opened is None:
             return ()
         n = opened.manifest().n
-        found, carrier = list(opened.followers.runner.status()), opened.files.carrier
+        statuses, carrier = list(opened.followers.runner.status()), opened.files.carrier
         if carrier is not None:
-            found.append(FollowerStatus("files", n, 0, note=carrier.note))
+            statuses.append(FollowerStatus("files", n, 0, note=carrier.note))
         notes = [("shuffle", opened.driver.direct_note), ("move", opened.moving.note)]
         notes.append(("shards", opened.resharding.note))
         notes += [(f"{READ}{stream}", note) for stream, note in opened.driver.reader_notes.items()]
         notes += [("backfill", one.note) for one in [*opened.backfills.values()]]
-        found += [FollowerStatus(name, n, 0, note=note) for name, note in notes if note is not None]
+        statuses += [FollowerStatus(name, n, 0, note=note) for name, note in notes if note is not None]
         for problem in self._quarantined(opened):
-            found.append(FollowerStatus(f"{QUERY}{problem.about.partition(' ')[2]}", n, 0, note=str(problem)))
-        return found
+            statuses.append(FollowerStatus(f"{QUERY}{problem.about.partition(' ')[2]}", n, 0, note=str(problem)))
+        return statuses
 
     def trace(self, epochs: int = KEPT) -> Trace:
         """Where the time of the newest epochs of this process went, as a trace that Perfetto and Chrome open."""

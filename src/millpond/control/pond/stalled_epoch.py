@@ -47,13 +47,13 @@ class StalledEpoch:
             self._end_or_warn()
 
     def _end_or_warn(self) -> None:
-        what = f"An epoch has made no progress for {self._seconds:g} s"
+        stall = f"An epoch has made no progress for {self._seconds:g} s"
         if not self._suspects():
             names = ", ".join(self._evaluated()) or "none"
-            _log.warning("%s. Queries of which Spark evaluates a part: %s.", what, names)
+            _log.warning("%s. Queries of which Spark evaluates a part: %s.", stall, names)
             return
-        self.error = StalledError(f"{what}.", "Committed results are not affected; start the pond again.")
+        self.error = StalledError(f"{stall}.", "Committed results are not affected; start the pond again.")
         try:
             own_gateway().process.kill()
         except SetupError:  # the JVM belongs to the user's program
-            _log.warning("%s. Queries on probation: %s.", what, ", ".join(self._suspects()))
+            _log.warning("%s. Queries on probation: %s.", stall, ", ".join(self._suspects()))

@@ -178,17 +178,17 @@ class KeyedSink:
         return _write(self._target, stamp, table, _keys_of(self._target, table), self._opens)
 
     def _check(self, written: Sequence[Upserted]) -> None:
-        failed = next((one.error for one in written if one.error), None)
+        failed = next((result.error for result in written if result.error), None)
         if failed is not None:
             raise StoreError(*failed)
-        wrong = [key for one in written for key in one.wrong]
+        wrong = [key for result in written for key in result.wrong]
         if wrong and not self._target.skips:
             kind = "string" if self._target.table.form == "json" else "hash"
             raise StoreError(
                 f"{len(wrong)} keys of {self._query}, such as {wrong[0].decode()!r}, hold what is no {kind}.",
                 "Delete these keys, or say 'wrong.type' = 'skip'; the sink goes on by itself.",
             )
-        self._skipped["NULL keys"] += sum(one.nulls for one in written)
+        self._skipped["NULL keys"] += sum(result.nulls for result in written)
         self._skipped["other types"] += len(wrong)
         if any(self._skipped.values()):
             parts = (f"{count} for {why}" for why, count in self._skipped.items() if count)

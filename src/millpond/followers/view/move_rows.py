@@ -36,13 +36,13 @@ def copy_buckets(source: BucketStore, target: BucketStore, buckets: Iterable[int
     Raises:
         StoreError: a bucket advances faster than it can be read, or a store refused.
     """
-    left, rows = list(buckets), 0
+    remaining, rows = list(buckets), 0
     for _ in range(_TRIES):
         # in this order: a table that is created in the meantime has a higher number
-        stands, tables = source.stands_many(left), sorted(source.tables())
-        found = [source.scan_many(left, table) for table in tables]
+        stands, tables = source.stands_many(remaining), sorted(source.tables())
+        found = [source.scan_many(remaining, table) for table in tables]
         steps, whole, moved_on = list[Apply](), list[int](), list[int]()
-        for place, (bucket, (number, mark)) in enumerate(zip(left, stands, strict=True)):
+        for place, (bucket, (number, mark)) in enumerate(zip(remaining, stands, strict=True)):
             mine = [(table, of[place]) for table, of in zip(tables, found, strict=True)]
             if any(one.torn or one.applied != number for _, one in mine):
                 moved_on.append(bucket)
@@ -55,10 +55,10 @@ def copy_buckets(source: BucketStore, target: BucketStore, buckets: Iterable[int
         forget(target, whole)
         if steps:
             target.apply_many(steps)
-        left = moved_on
-        if not left:
+        remaining = moved_on
+        if not remaining:
             return rows
-    raise StoreError(f"Bucket {left[0]} changes faster than it can be read.", "Try again when fewer rows change.")
+    raise StoreError(f"Bucket {remaining[0]} changes faster than it can be read.", "Try again when fewer rows change.")
 
 
 def copy(source: BucketStore, target: BucketStore, buckets: Sequence[int], may_go_on: Callable[[int], bool]) -> int:

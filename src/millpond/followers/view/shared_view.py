@@ -219,17 +219,17 @@ class SharedView:
 
     def _go(self, since: int) -> int:
         share = msgspec.structs.replace(self._share, since=since, places=self._places())
-        found = self._settle(share)
-        failed = next((one.error for one in found if one.error), None)
+        reports = self._settle(share)
+        failed = next((report.error for report in reports if report.error), None)
         if failed is not None:
             raise StoreError(*failed)
-        settled = min(one.n for one in found)
+        settled = min(report.n for report in reports)
         self._settled = settled
-        self.requests = sum((Requests(*one.requests) for one in found), Requests())
-        self._note_lost(sum(one.lost for one in found))
-        if any(one.news for one in found):
+        self.requests = sum((Requests(*report.requests) for report in reports), Requests())
+        self._note_lost(sum(report.lost for report in reports))
+        if any(report.news for report in reports):
             # a driver that was overtaken has no news, and must not drop what its successor serves
-            highest = max(one.n for one in found)
+            highest = max(report.n for report in reports)
             self._known = drop_unserved(self._store, frozenset(self._share.served), self._known, highest)
         return settled
 

@@ -129,16 +129,16 @@ class ViewFollower:
         rows = (section for section in head.sections.values() if section.kind == "rows")
         self._reached, self._live = head.n, frozenset((section.n, section.group) for section in rows)
         stray = {stand for stand in set(stands) if stand.n > head.n or not self._is_in_log(stand)}
-        ahead = np.array([place for place, stand in enumerate(stands) if stand in stray], np.int64)
+        ahead = np.array([i for i, stand in enumerate(stands) if stand in stray], np.int64)
         if len(ahead):
-            self._store.clear_many([self._buckets[place] for place in ahead.tolist()])
+            self._store.clear_many([self._buckets[i] for i in ahead.tolist()])
             applied[ahead] = NEVER
         start = min((n for n, _ in self._live), default=head.n + 1) - 1
         empty = np.flatnonzero(applied == NEVER)
         if len(empty) and start > NEVER:
             # No older rows are retained, so there is nothing to replay before this record.
             mark = self._mark_at(start)
-            self._expect_applied([Apply(self._buckets[place], start, NEVER, (), mark) for place in empty.tolist()])
+            self._expect_applied([Apply(self._buckets[i], start, NEVER, (), mark) for i in empty.tolist()])
             applied[empty] = start
         return Cursor(int(applied.min()))
 

@@ -120,7 +120,7 @@ class StoreObjects(Objects):
                 return None
 
     def get_file(self, name: str, path: Path) -> bool:
-        found = hashlib.sha256()
+        sha256 = hashlib.sha256()
         with self._explained():
             try:
                 reply = obstore.get(self._store, self._prefix + name)
@@ -128,11 +128,11 @@ class StoreObjects(Objects):
                 return False
             with path.open("wb") as file:
                 for chunk in reply.stream(min_chunk_size=_CHUNK_BYTES):
-                    found.update(chunk)
+                    sha256.update(chunk)
                     file.write(chunk)
-        if (digest := reply.attributes.get(_DIGEST)) not in (None, found.hexdigest()):
+        if (digest := reply.attributes.get(_DIGEST)) not in (None, sha256.hexdigest()):
             raise CorruptError(
-                f"{self.where}/{name} has the digest {found.hexdigest()} instead of {digest}.",
+                f"{self.where}/{name} has the digest {sha256.hexdigest()} instead of {digest}.",
                 "Restore the object from a copy.",
             )
         return True

@@ -85,16 +85,16 @@ def _reader_of(plan: Plan, stream: Stream, declared: Sequence[Stream]) -> Iterat
     if stream.source is None:
         return
     foreign = needed_foreign(plan, stream.name)
-    names = {*needed_columns(plan, stream.name)} - {one.name for one in foreign}
-    streams = [one for one in declared if one.name in plan.streams]
+    names = {*needed_columns(plan, stream.name)} - {expression.name for expression in foreign}
+    streams = [other for other in declared if other.name in plan.streams]
     if stream.source.has_topics:
-        why = why_spark_parses(stream, [*names, *(one.name for one in foreign)], streams)
+        why = why_spark_parses(stream, [*names, *(expression.name for expression in foreign)], streams)
         yield "    its values are parsed with Arrow" if why is None else f"    its values are parsed by Spark: {why}"
     elif source_kind(stream.source.format).files:
-        read = sorted(names.union(*(one.columns for one in foreign)))
+        read = sorted(names.union(*(expression.columns for expression in foreign)))
         why = why_spark(stream, read, streams)
         if why is None and foreign:
-            shown = ", ".join(sorted(one.sql for one in foreign))
+            shown = ", ".join(sorted(expression.sql for expression in foreign))
             yield f"    its files are read with Arrow if these have equal functions over columns: {shown}"
         else:
             yield "    its files are read with Arrow" if why is None else f"    its files are read by Spark: {why}"
@@ -298,7 +298,7 @@ def _times(number: int) -> str:
 def stateless_lines(plan: Plan, stream: str, *, by_owners: bool = False) -> Iterator[str]:
     """The lines about the stateless queries over one stream; `by_owners`: owners of keys look up their rows."""
     selections = plan.selections_of(stream)
-    filters = dict.fromkeys(one.where for one in selections if one.where is not None)
+    filters = dict.fromkeys(selection.where for selection in selections if selection.where is not None)
     moved = moved_selections(selections, plan.compared_names)
     yield f"stateless: {stream}, rows are emitted in the epoch that reads their events"
     once = f"{count_of(len(filters), 'predicate')}, each evaluated once per event"
@@ -307,9 +307,9 @@ def stateless_lines(plan: Plan, stream: str, *, by_owners: bool = False) -> Iter
     by_key = "each event that a query may take, once, to the instance that looks up its row"
     yield f"  moved     {by_key if by_owners else _moved(moved)}"
     yield "  queries"
-    for one in selections:
-        where = "every event" if one.where is None else f"where {predicate_text(one.where)}"
-        yield f"    {one.name}: {', '.join(item.name for item in one.output)}; {where}"
+    for selection in selections:
+        where = "every event" if selection.where is None else f"where {predicate_text(selection.where)}"
+        yield f"    {selection.name}: {', '.join(item.name for item in selection.output)}; {where}"
 
 
 def price_of_selection(plan: Plan, query: Selection) -> str:

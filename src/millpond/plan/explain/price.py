@@ -146,18 +146,18 @@ def _lines(price: Price) -> Iterator[str]:
     before, after = price.edges
     yield f"  edges     {_change(rate_text(before), rate_text(after), price.before)} per hour"
     times_kept = [duration(us) for us in price.kept_us]
-    what = ": its longest window, with its delay and as long as it is corrected"
+    reason = ": its longest window, with its delay and as long as it is corrected"
     if not any(plan.query.corrected_for_us for plan in group.queries):
-        what = ": its longest window and delay"
+        reason = ": its longest window and delay"
     if 0 < group.retention.slices_us == kept_us(group):
-        what = ": what the stream retains"
+        reason = ": what the stream retains"
     if group.gaps_us:
-        what = f" after the last event of a session{what.replace('window', 'gap')}"
+        reason = f" after the last event of a session{reason.replace('window', 'gap')}"
     if isinstance(query.window, Framed):
         plans = [plan for plan in group.queries if plan.query == query]
         yield f"  kept      {kept_text(plans)}"
         return
-    lasting = f"{_change(times_kept[0], times_kept[1], price.before)} of event time{what}"
+    lasting = f"{_change(times_kept[0], times_kept[1], price.before)} of event time{reason}"
     if query.window == RUNNING:
         logged = any(aggregate.logged for aggregate in query.aggregates) and not keeps_tallies(query)
         lasting = f"one cell for each key ever seen{', and every event that it takes' if logged else ''}"

@@ -62,17 +62,17 @@ def comparison_of(part: Expression) -> Comparison | None:
 
 def ladders_of(filters: Mapping[str, Expression | None]) -> tuple[Ladder, ...]:
     """Assigns each filter to the longest ladder that it fits."""
-    found = {name: _places(condition) for name, condition in filters.items()}
+    places_by_name = {name: _places(condition) for name, condition in filters.items()}
     counts: dict[Hashable, int] = {}
-    for places in found.values():
+    for places in places_by_name.values():
         for place in places:
             counts[place] = counts.get(place, 0) + 1
     chosen: dict[Hashable, list[str]] = {}
-    for name, places in found.items():
+    for name, places in places_by_name.items():
         longest = max(places, key=lambda place: counts[place], default=None)
         chosen.setdefault(name if longest is None else longest, []).append(name)
     return tuple(
-        _ladder(filters, {name: found[name][place] for name in names})
+        _ladder(filters, {name: places_by_name[name][place] for name in names})
         if len(names) > 1
         else Ladder((names[0],), (filters[names[0]],), conjuncts_of(filters[names[0]]))
         for place, names in chosen.items()

@@ -53,12 +53,12 @@ def top_rows(query: Query) -> TopRows | None:
         return None
     limited = dict[Aggregate, int]()
     for part in conjuncts_of(query.having):
-        found = comparison_of(part)
-        if found is None or found.op not in _MORE or not isinstance(found.value, Column):
+        comparison = comparison_of(part)
+        if comparison is None or comparison.op not in _MORE or not isinstance(comparison.value, Column):
             continue
-        kind, _, place = found.value.name.partition(":")
-        if kind == "agg" and isinstance(found.limit.value, int) and query.aggregates[int(place)].function in RANKS:
-            rank, rows = query.aggregates[int(place)], max(found.limit.value + _MORE[found.op], 1)
+        kind, _, place = comparison.value.name.partition(":")
+        if kind == "agg" and isinstance(comparison.limit.value, int) and query.aggregates[int(place)].function in RANKS:
+            rank, rows = query.aggregates[int(place)], max(comparison.limit.value + _MORE[comparison.op], 1)
             limited[rank] = min(rows, limited.get(rank, rows))
     fitting = (TopRows(*one) for one in limited.items() if all(_agree(one[0], other) for other in query.aggregates))
     return min(fitting, key=attrgetter("rows"), default=None)

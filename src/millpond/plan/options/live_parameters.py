@@ -69,12 +69,12 @@ def _list_of(name: str, values: Sequence[Plain], kind: str | None) -> Literal:
 
 
 def another_value(
-    name: str, value: Constant, known: Literal | None, users: Sequence[str], as_double: bool = False
+    name: str, value: Constant, current: Literal | None, readers: Sequence[str], as_double: bool = False
 ) -> Literal:
-    """A new value of a parameter whose present value is `known`, as a constant.
+    """A new value of a parameter whose present value is `current`, as a constant.
 
-    The constant has the type of the present value if possible; otherwise its own type, if no `users` rely on the
-    present type. `as_double`: all users convert the parameter to a double, so a fraction is allowed, too.
+    The constant has the type of the present value if possible; otherwise its own type, if no `readers` rely on the
+    present type. `as_double`: all of them convert the parameter to a double, so a fraction is allowed, too.
 
     >>> another_value("limit", 500, Literal("abc", "string"), ()).type
     'bigint'
@@ -84,19 +84,19 @@ def another_value(
     Raises:
         ChangeRefused: the value is not a constant, or has another type than the users of the parameter rely on.
     """
-    if known is None:
+    if current is None:
         return constant_of(name, value)
     try:
-        return constant_of(name, value, known.type)
+        return constant_of(name, value, current.type)
     except ChangeRefused:
         made = constant_of(name, value)  # an error that is independent of the type is reported first
-        if not users or (as_double and (known.type, made.type) == ("bigint", "double")):
+        if not readers or (as_double and (current.type, made.type) == ("bigint", "double")):
             return made
-    more = f" and {len(users) - _NAMED} more" if len(users) > _NAMED else ""
+    more = f" and {len(readers) - _NAMED} more" if len(readers) > _NAMED else ""
     raise ChangeRefused(
-        f"The parameter {name} would be of type {made.type}, not of type {known.type}; it is used by "
-        f"{', '.join(users[:_NAMED])}{more}.",
-        f"Give a value of type {known.type}, drop what uses it first, or use a parameter of another name, whose type "
+        f"The parameter {name} would be of type {made.type}, not of type {current.type}; it is used by "
+        f"{', '.join(readers[:_NAMED])}{more}.",
+        f"Give a value of type {current.type}, drop what uses it first, or use a parameter of another name, whose type "
         "`DECLARE VARIABLE name DOUBLE DEFAULT …` or its first value (200.0) says.",
     )
 

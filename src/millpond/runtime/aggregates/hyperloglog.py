@@ -95,17 +95,17 @@ def _bias(raw: Doubles, precision: int) -> Doubles:
     return np.asarray(total / (high - low))
 
 
-def _searched(table: Doubles, wanted: Doubles) -> Ints:
+def _searched(table: Doubles, values: Doubles) -> Ints:
     """Binary search with the same steps as Java's, which matters where neighbours in the table are out of order."""
-    low, high = np.zeros(len(wanted), np.int64), np.full(len(wanted), len(table) - 1)
+    low, high = np.zeros(len(values), np.int64), np.full(len(values), len(table) - 1)
     while (low <= high).any():
         middle = (low + high) >> 1
         at = table[np.clip(middle, 0, len(table) - 1)]
         going = low <= high
-        same = going & (at == wanted)
+        same = going & (at == values)
         low, high = (
-            np.where(same, middle, np.where(going & (at < wanted), middle + 1, low)),
-            np.where(same, middle - 1, np.where(going & (at > wanted), middle - 1, high)),
+            np.where(same, middle, np.where(going & (at < values), middle + 1, low)),
+            np.where(same, middle - 1, np.where(going & (at > values), middle - 1, high)),
         )
     return low
 

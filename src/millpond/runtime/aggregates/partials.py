@@ -123,16 +123,16 @@ class Partials:
 
     def _selected(self, name: Hashable) -> tuple[Ints, Ints | None]:
         """Cells of the rows that pass, and their positions among all rows (None: all pass)."""
-        known = self._chosen.get(name)
-        if known is None:
+        selected = self._chosen.get(name)
+        if selected is None:
             passed = self._facts.passed(name)
             index = None if passed is None else np.flatnonzero(passed)
             if index is None or len(index) == len(self._cells):
-                known = self._cells, None
+                selected = self._cells, None
             else:
-                known = self._cells[index], index
-            self._chosen[name] = known
-        return known
+                selected = self._cells[index], index
+            self._chosen[name] = selected
+        return selected
 
     def _count(self, name: Hashable) -> Ints:
         if name not in self._counts:

@@ -40,19 +40,19 @@ class Decided(NamedTuple):
 
 def decided(group: GroupPlan, log: GroupLog, keys: int, before: Watermark, after: Watermark) -> Decided:
     """Decides about the events between the watermarks `before` and `after`; `keys`: the number of slots."""
-    found, delay = group.deduplicated, group.delays_us[0]
+    rule, delay = group.deduplicated, group.delays_us[0]
     low, high = before.at(delay), after.at(delay)
-    if found is None or high is None or (low is not None and low >= high):
+    if rule is None or high is None or (low is not None and low >= high):
         return Decided(None, {})
     low = _ALWAYS if low is None else low
-    first = _ALWAYS if low < _ALWAYS + found.within_us else low - found.within_us
-    now = log.events_in(low + 1, high + 1, 0)
-    if not now.rows:
+    first = _ALWAYS if low < _ALWAYS + rule.within_us else low - rule.within_us
+    new = log.events_in(low + 1, high + 1, 0)
+    if not new.rows:
         return Decided(None, {})
-    earlier = log.events_in(first, low + 1, 0, named=used_slots([now], keys))
-    events = log.concat_stored([earlier.take(Sieve([_hashes(found, now)])(_hashes(found, earlier))), now])
+    earlier = log.events_in(first, low + 1, 0, named=used_slots([new], keys))
+    events = log.concat_stored([earlier.take(Sieve([_hashes(rule, new)])(_hashes(rule, earlier))), new])
     passed = events.times_us > low
-    repeats = repeated(found, events, passed, group)
+    repeats = repeated(rule, events, passed, group)
     gone = events.take(passed & repeats)
     masks = {one.filter: _mask(gone, one.filter) for one in group.measures}
     counts = {condition: int(np.count_nonzero(mask)) for condition, mask in masks.items()}
@@ -66,10 +66,10 @@ def _hashes(found: Deduplication, events: Events) -> Ints:
     return hashes_of(columns, events.rows).view(np.int64)
 
 
-def repeated(found: Deduplication, events: Events, passed: Mask, group: GroupPlan) -> Mask:
+def repeated(rule: Deduplication, events: Events, passed: Mask, group: GroupPlan) -> Mask:
     """Which of the events that the watermark passed (`passed`) repeat an earlier event."""
     codes = np.zeros(events.rows, np.int64)
-    for column in found.columns:
+    for column in rule.columns:
         part = _dense(ranks(events.columns[value_name(column)], column.type))
         codes = _dense(codes * (int(part.max()) + 1) + part)
     # only events with an equal one are sorted; they are usually few
@@ -79,7 +79,7 @@ def repeated(found: Deduplication, events: Events, passed: Mask, group: GroupPla
     order = np.lexsort((*ties_in(some, group), some.times_us, codes))
     times, codes = some.times_us[order], codes[order]
     result = np.zeros(events.rows, bool)
-    result[rows[order[1:]]] = (codes[1:] == codes[:-1]) & (times[1:] - times[:-1] <= found.within_us)
+    result[rows[order[1:]]] = (codes[1:] == codes[:-1]) & (times[1:] - times[:-1] <= rule.within_us)
     return result
 
 

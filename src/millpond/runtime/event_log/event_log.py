@@ -57,7 +57,7 @@ class GroupLog:
         """The number of events in the log, including those of this epoch."""
         return sum(place.rows for place in self.places) + sum(events.rows for events in self._fresh)
 
-    def section(self, place: SectionPlace) -> Events:
+    def section(self, stored: SectionPlace) -> Events:
         """The events of a section in slots of the newest generation and late classes of the current delays.
 
         Events whose keys were dropped or have moved to another instance are left out.
@@ -65,20 +65,20 @@ class GroupLog:
         Raises:
             CorruptError: the section is not readable.
         """
-        if place.id not in self._read:
-            events = decode_events(read_section(self._files, place))
-            if place.generation != self._state.generation:
+        if stored.id not in self._read:
+            events = decode_events(read_section(self._files, stored))
+            if stored.generation != self._state.generation:
                 # no window needs events of a dropped key, and its slot may belong to another key by now
                 events = events.take(events.slots < len(self._current_slot_of))
                 slots = self._current_slot_of[events.slots]
                 events = events._replace(slots=slots).take(slots >= 0)
             if self._present_slots is not None:
                 events = events.take(self._present_slots[events.slots])
-            if place.delays_us not in ((), self._group.delays_us):
-                classes = np.array(current_class_of(place.delays_us, self._group.delays_us))
+            if stored.delays_us not in ((), self._group.delays_us):
+                classes = np.array(current_class_of(stored.delays_us, self._group.delays_us))
                 events = events._replace(late_class=classes[events.late_class])
-            self._read[place.id] = events
-        return self._read[place.id]
+            self._read[stored.id] = events
+        return self._read[stored.id]
 
     def expired_ids(self, horizon_us: int | None) -> list[str]:
         """The ids of the sections whose events are all before the horizon; None: no section."""

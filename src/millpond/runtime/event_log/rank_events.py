@@ -104,23 +104,23 @@ class RankedEvents:
         result[found.places] = values
         return Values(result[self._at])
 
-    def _neighbours(self, aggregate: Aggregate, found: _Sorted) -> Values:
+    def _neighbours(self, aggregate: Aggregate, partition: _Sorted) -> Values:
         """The value of another event of the partition, or what the function returns without one."""
         amount, last, *more = _constants(aggregate)
         assert isinstance(amount.value, int)
-        number, places, ends = amount.value, np.arange(len(found.places)), found.ends(found.changes[0])
+        number, places, ends = amount.value, np.arange(len(partition.places)), partition.ends(partition.changes[0])
         values, others = value_column(self._events, aggregate.arguments[-1]), np.empty(len(places), np.int64)
         valued = None
         if more and more[-1].value == IGNORE_NULLS:
-            valued = np.asarray(values.is_valid())[found.places]
+            valued = np.asarray(values.is_valid())[partition.places]
         if aggregate.function == "nth_value":
-            instead, ends = literal(None, aggregate.type), found.frame_ends(last, more[0])
-            wanted = _counted(valued, found.first if number > 0 else ends, number)
+            instead, ends = literal(None, aggregate.type), partition.frame_ends(last, more[0])
+            targets = _counted(valued, partition.first if number > 0 else ends, number)
         else:
             number, instead = number if aggregate.function == "lead" else -number, last
-            wanted = _counted(valued, places + (number > 0), number) if number else places
-        exists = (wanted >= found.first) & (wanted < ends)
-        others[found.places] = np.where(exists, found.places[np.where(exists, wanted, 0)], -1)
+            targets = _counted(valued, places + (number > 0), number) if number else places
+        exists = (targets >= partition.first) & (targets < ends)
+        others[partition.places] = np.where(exists, partition.places[np.where(exists, targets, 0)], -1)
         own = others[self._at]
         column = values.take(pa.array(own, mask=own < 0))
         if instead.text is not None:

@@ -138,19 +138,19 @@ def may_be_first(events: Events, left: Ints) -> Ints:
     return found
 
 
-def first_of_each(events: Events, left: Ints, values: Sequence[Expression]) -> Ints:
+def first_of_each(events: Events, remaining: Ints, values: Sequence[Expression]) -> Ints:
     """The positions of the first events of each slot, ascending: at most `left[slot]` of them.
 
     The source's order decides if it is known, else the event time, and then the values that one query reads, so that
     its rows do not depend on other queries.
     """
-    new = np.flatnonzero(left[events.slots] > 0)
+    new = np.flatnonzero(remaining[events.slots] > 0)
     slots = events.slots[new]
-    several = np.bincount(slots, minlength=1)[slots] > left[slots]
+    several = np.bincount(slots, minlength=1)[slots] > remaining[slots]
     taken, rows = new[~several], new[several]
     some = events.take(rows)
     ties = deciding(some, values)
     order = np.lexsort((*(ties if OFFSET in some.columns else [*ties, some.times_us]), some.slots))
     slots = some.slots[order]
     numbers = np.arange(len(slots)) - np.searchsorted(slots, slots)
-    return np.sort(np.concatenate([taken, rows[order[numbers < left[slots]]]]))
+    return np.sort(np.concatenate([taken, rows[order[numbers < remaining[slots]]]]))

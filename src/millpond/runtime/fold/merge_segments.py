@@ -188,9 +188,9 @@ def _portion(
 
 
 def _slot_after(
-    pairs: Sequence[tuple[Cells, Ints]], starts_us: tuple[int, int], slot: int, wanted: int
+    pairs: Sequence[tuple[Cells, Ints]], starts_us: tuple[int, int], slot: int, cells_wanted: int
 ) -> int | None:  # fmt: skip
-    """The slot that ends a run of about `wanted` cells which begins at `slot`; None if there are fewer cells.
+    """The slot that ends a run of about `cells_wanted` cells which begins at `slot`; None if there are fewer cells.
 
     Only slices count that start within `starts_us` (first, last). The cells of a segment in a slice are assumed to be
     spread evenly between their first slot and their last. These may be few of all slots: the keys of migrated cells,
@@ -209,7 +209,7 @@ def _slot_after(
     np.add.at(rise, np.searchsorted(places, begins), each)
     np.subtract.at(rise, np.searchsorted(places, ends), each)
     before = np.append(0, np.cumsum(np.cumsum(rise)[:-1] * np.diff(places)))
-    end_at = before[np.searchsorted(places, slot)] + wanted
+    end_at = before[np.searchsorted(places, slot)] + cells_wanted
     if end_at >= before[-1]:
         return None
     return max(slot + 1, int(np.ceil(np.interp(end_at, before, places))))

@@ -41,21 +41,21 @@ class Due(NamedTuple):
 
 def next_frame(stored: Iterable[Stored], plan: QueryPlan) -> Due | None:
     """The frame of time of the earliest event without a row."""
-    found = []
+    times_us = []
     for one in stored:
         since = first_answered(plan, one.mark.at(plan.query.delay_us))
         events = passing(one.log().events_by_slot(since, _LAST, plan.delay), presence_filter(plan.query))
         if events.rows:
-            found.append(int(events.times_us.min()))
-    if not found:
+            times_us.append(int(events.times_us.min()))
+    if not times_us:
         return None
-    start, end = plan.query.window.assign(min(found))[0]
-    return Due(start, end, min(found) + plan.query.delay_us)
+    start, end = plan.query.window.assign(min(times_us))[0]
+    return Due(start, end, min(times_us) + plan.query.delay_us)
 
 
 def next_count(stored: Iterable[Stored], plan: QueryPlan) -> Due | None:
     """The count window that the earliest event completes."""
-    found = []
+    completing = []
     for one in stored:
         key_count, later = one.state.key_count, Watermark(_LAST, one.mark.floor_us)
         passed = newly_counted(one.log(), plan, one.segments(), key_count, one.mark, later)
@@ -63,8 +63,8 @@ def next_count(stored: Iterable[Stored], plan: QueryPlan) -> Due | None:
         if due is not None and len(due.at):
             last = due.events.times_us[due.highs[-1] - 1] + plan.query.row_per_event
             first = int(np.argmin(last))
-            found.append((int(last[first]), int(due.starts_us[first])))
-    return _first(found, plan)
+            completing.append((int(last[first]), int(due.starts_us[first])))
+    return _first(completing, plan)
 
 
 def next_session(stored: Iterable[Stored], plan: QueryPlan) -> Due | None:

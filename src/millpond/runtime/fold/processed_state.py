@@ -81,17 +81,17 @@ class ProcessedState(State):
     @classmethod
     def next_due(cls, stored: Sequence[Stored], plan: QueryPlan) -> Due | None:
         """The earliest event that was not processed yet, or timer."""
-        found = list[int]()
+        times_us = list[int]()
         for one in stored:
             at, horizon = one.mark.at(plan.query.delay_us), events_needed_from(one.group, one.mark)
             log = one.log(cls.stored_log(one.group))
             events = passing(log.events_in(_FIRST if at is None else at + 1, _LAST, plan.delay), _condition(plan))
-            found += [int(events.times_us.min())] if events.rows else []
+            times_us += [int(events.times_us.min())] if events.rows else []
             if at is not None:
                 states = _newest_states(log.events_in(_FIRST if horizon is None else horizon, at + 1, plan.delay))
                 timers = states.columns[_TIMER_NAME].drop_null().to_numpy()
-                found += [int(timers.min())] if len(timers) else []
-        return Due(min(found), min(found) + 1, min(found) + plan.query.delay_us) if found else None
+                times_us += [int(timers.min())] if len(timers) else []
+        return Due(min(times_us), min(times_us) + 1, min(times_us) + plan.query.delay_us) if times_us else None
 
     def ingest(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
         """Write the new events."""

@@ -53,18 +53,18 @@ def holistic(
 
 def grouped(function: Callable[[pa.Table], Any], table: pa.Table, rows: int, answer: pa.DataType) -> pa.Array:
     """Calls `function` once; a returned table has a column `key`, or its rows are in the order of the keys."""
-    found = function(table)
-    if isinstance(found, pa.RecordBatch):
-        found = pa.Table.from_batches([found])
-    if not isinstance(found, pa.Table):
-        return as_column(found, rows, answer)
-    rest = [name for name in found.column_names if name != KEY]
+    returned = function(table)
+    if isinstance(returned, pa.RecordBatch):
+        returned = pa.Table.from_batches([returned])
+    if not isinstance(returned, pa.Table):
+        return as_column(returned, rows, answer)
+    rest = [name for name in returned.column_names if name != KEY]
     if len(rest) != 1:
-        raise Wrong(f"gave a table of the columns {', '.join(found.column_names)}, not {KEY} and one more")
-    column = as_column(found.column(rest[0]), rows, answer)
-    if KEY not in found.column_names:
+        raise Wrong(f"gave a table of the columns {', '.join(returned.column_names)}, not {KEY} and one more")
+    column = as_column(returned.column(rest[0]), rows, answer)
+    if KEY not in returned.column_names:
         return column
-    keys = as_column(found.column(KEY), rows, pa.int64()).to_numpy(zero_copy_only=False)
+    keys = as_column(returned.column(KEY), rows, pa.int64()).to_numpy(zero_copy_only=False)
     order = ordered(keys)
     missing = np.flatnonzero(keys[order] != np.arange(rows))
     if len(missing):
@@ -146,16 +146,16 @@ def _merged(function: Any, state: pa.Table, cells: pa.ListArray) -> pa.Table:
     return state
 
 
-def _state(found: Any, rows: int, schema: pa.Schema | None) -> pa.Table:
-    if isinstance(found, pa.RecordBatch):
-        found = pa.Table.from_batches([found])
-    if not isinstance(found, pa.Table):
-        raise Wrong(f"gave a {type(found).__name__} for a table of states")
-    if found.num_rows != rows:
-        raise Wrong(f"gave {found.num_rows} states for {rows}")
-    if schema is not None and not found.schema.equals(schema):
-        raise Wrong(f"gave states of {_columns(found.schema)}, not of {_columns(schema)}")
-    return found
+def _state(returned: Any, rows: int, schema: pa.Schema | None) -> pa.Table:
+    if isinstance(returned, pa.RecordBatch):
+        returned = pa.Table.from_batches([returned])
+    if not isinstance(returned, pa.Table):
+        raise Wrong(f"gave a {type(returned).__name__} for a table of states")
+    if returned.num_rows != rows:
+        raise Wrong(f"gave {returned.num_rows} states for {rows}")
+    if schema is not None and not returned.schema.equals(schema):
+        raise Wrong(f"gave states of {_columns(returned.schema)}, not of {_columns(schema)}")
+    return returned
 
 
 def _columns(schema: pa.Schema) -> str:

@@ -87,16 +87,16 @@ def keys_of_sets(task: GatherTask, group: GroupPlan, rows: Rows) -> list[ChunkKe
         return [owned_keys(task, group, rows)]
     made: list[tuple[GroupingSet, ChunkKeys]] = []
     columns: dict[int, Coded] = {}
-    for one in sorted(group.grouping_sets, key=lambda one: -len(one.keys)):
-        finer = min((keys for own, keys in made if {*one.keys} <= {*own.keys}), key=_size, default=None)
+    for grouping in sorted(group.grouping_sets, key=lambda grouping: -len(grouping.keys)):
+        finer = min((keys for own, keys in made if {*grouping.keys} <= {*own.keys}), key=_size, default=None)
         if finer is None:
-            columns |= {i: _coded(group.keys[i], rows) for i in one.keys if i not in columns}
-        known = columns if finer is None else {i: coded(finer.columns[i]) for i in one.keys}
-        codes, kept, count = _distinct([known[i] for i in one.keys], rows.count if finer is None else finer.count)
-        named = dict(zip(one.keys, kept, strict=True))
+            columns |= {i: _coded(group.keys[i], rows) for i in grouping.keys if i not in columns}
+        known = columns if finer is None else {i: coded(finer.columns[i]) for i in grouping.keys}
+        codes, kept, count = _distinct([known[i] for i in grouping.keys], rows.count if finer is None else finer.count)
+        named = dict(zip(grouping.keys, kept, strict=True))
         full = [named[i] if i in named else pa.nulls(count, arrow_type(key.type)) for i, key in enumerate(group.keys)]
-        full[-1] = pa.array(np.full(count, one.id, np.int64))
-        made.append((one, _of_instances(task, group, codes, full, count, finer)))
+        full[-1] = pa.array(np.full(count, grouping.id, np.int64))
+        made.append((grouping, _of_instances(task, group, codes, full, count, finer)))
     return [keys for _, keys in made]
 
 

@@ -120,32 +120,32 @@ def _merge(
     fan_in: int,
 ) -> None:  # fmt: skip
     """Merge sections with the same columns by level."""
-    live = [one for one in places if horizon is None or one.last_us is None or one.last_us > horizon]
-    for columns in dict.fromkeys(one.columns for one in live):
-        alike = [one for one in live if one.columns == columns]
+    live = [section for section in places if horizon is None or section.last_us is None or section.last_us > horizon]
+    for columns in dict.fromkeys(section.columns for section in live):
+        alike = [section for section in live if section.columns == columns]
         due = Levels(alike, fan_in, MOST_ROWS).due(fan_in)
         if due is None:
             continue
         chosen = due.sections_in(alike)
-        table = pa.Table.from_batches([batch for one in chosen for batch in read_events(files, one)])
+        table = pa.Table.from_batches([batch for section in chosen for batch in read_events(files, section)])
         if horizon is not None:
             table = table.filter(pa.array(np.asarray(table.column(TIME)) >= horizon))
         whole = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
-        _write(retained, whole, due.level, tuple(one.id for one in chosen), delta)
+        _write(retained, whole, due.level, tuple(section.id for section in chosen), delta)
 
 
-def read_events(files: Files, place: SectionPlace) -> Iterator[pa.RecordBatch]:
+def read_events(files: Files, section: SectionPlace) -> Iterator[pa.RecordBatch]:
     """The batches of a section.
 
     Raises:
         CorruptError: the section cannot be read.
     """
-    read = files.read_inline if place.inline else files.read
+    read = files.read_inline if section.inline else files.read
     try:
-        with pa.ipc.open_stream(read(place.file, place.offset, place.size), options=IPC_READ) as stream:
+        with pa.ipc.open_stream(read(section.file, section.offset, section.size), options=IPC_READ) as stream:
             yield from stream
     except pa.ArrowInvalid as error:
-        raise CorruptError(f"Retained events in {place.file} do not read: {error}.", "Restore the folder.") from error
+        raise CorruptError(f"Retained events in {section.file} do not read: {error}.", "Restore the folder.") from error
 
 
 def retained_sections(manifest: Manifest, retained: KeptEvents) -> list[LiveSection]:

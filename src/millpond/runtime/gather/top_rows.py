@@ -39,17 +39,17 @@ def keep_first_rows(group: GroupPlan, logged: LoggedRows, codes: Ints, times_us:
         return {}
     ever = group.kind == "chosen"  # ranks of all events until now
     partitions = distinct_rows([codes] if ever else [codes, times_us])[1]
-    kept, taken = np.zeros(len(codes), bool), list[Mask]()
+    is_first, taken_by = np.zeros(len(codes), bool), list[Mask]()
     for plan, top in zip(group.queries, tops, strict=True):
-        taken.append((late <= plan.delay) & logged.passing(presence_filter(plan.query)))
-        some = np.flatnonzero(taken[-1])
-        keys = [partial(_sort_keys, logged, some, *one) for one in order_of(top.rank)]
-        kept[some[first_rows(partitions[some], keys, top.rows, distinct=top.distinct)]] = True
-    logged.index = np.flatnonzero(kept)
+        taken_by.append((late <= plan.delay) & logged.passing(presence_filter(plan.query)))
+        rows_taken = np.flatnonzero(taken_by[-1])
+        keys = [partial(_sort_keys, logged, rows_taken, *one) for one in order_of(top.rank)]
+        is_first[rows_taken[first_rows(partitions[rows_taken], keys, top.rows, distinct=top.distinct)]] = True
+    logged.index = np.flatnonzero(is_first)
     if ever:
         return {}
-    pairs = zip(group.queries, taken, strict=True)
-    dropped = {plan.query.name: rows & ~kept & (times_us >= plan.from_us) for plan, rows in pairs}
+    pairs = zip(group.queries, taken_by, strict=True)
+    dropped = {plan.query.name: rows & ~is_first & (times_us >= plan.from_us) for plan, rows in pairs}
     return {name: int(np.count_nonzero(rows)) for name, rows in dropped.items() if rows.any()}
 
 
@@ -71,19 +71,19 @@ def first_rows(partitions: Ints, keys: Sequence[SortKey], rows: int, *, distinct
     `distinct`: rows that are equal in all keys count once. A row that is not among the first by a part of the keys is
     not among them by all. So a key is only computed for the rows that are left by the previous ones.
     """
-    kept = np.arange(len(partitions))
+    candidates = np.arange(len(partitions))
     sort_keys, enough = [partitions], 2 * rows * (int(partitions.max()) + 1) if len(partitions) else 0
     for key in keys:
-        if len(kept) <= enough:
+        if len(candidates) <= enough:
             break
-        sort_keys = [*key(kept), *sort_keys]
+        sort_keys = [*key(candidates), *sort_keys]
         order = np.lexsort(sort_keys)
         begins = changed(sort_keys[-1:], order)
         differs = begins | changed(sort_keys[:-1], order)
         numbers = np.cumsum(differs) if distinct else np.maximum.accumulate(np.where(differs, np.arange(len(order)), 0))
         first = order[numbers - np.maximum.accumulate(np.where(begins, numbers, 0)) < rows]
-        kept, sort_keys = kept[first], [one[first] for one in sort_keys]
-    return kept
+        candidates, sort_keys = candidates[first], [one[first] for one in sort_keys]
+    return candidates
 
 
 def _sort_keys(logged: LoggedRows, some: Ints, value: Expression, direction: str, chosen: Ints) -> list[Ints]:

@@ -45,9 +45,9 @@ def recalled_events(
         if n > manifest.epoch_n:
             group, _ = plan.of_query(name)
             sections = _backfilled_sections(manifest, name)
-            for one in sections:
-                columns = columns_of_section(one.info["columns"])
-                parts.append(RecalledEvents(group.stream, (group.id,), since, (place_of(one),), columns))
+            for section in sections:
+                columns = columns_of_section(section.info["columns"])
+                parts.append(RecalledEvents(group.stream, (group.id,), since, (place_of(section),), columns))
             if not sections:
                 groups_from.setdefault((group.stream, since), []).append(group.id)
     for (stream, from_us), groups in sorted(groups_from.items()):
@@ -55,11 +55,12 @@ def recalled_events(
         if retained is None:
             continue
         by_writer: dict[int, list[SectionPlace]] = {}
-        for one in retained_sections(manifest, retained):
-            last = one.info["last"]
+        for section in retained_sections(manifest, retained):
+            last = section.info["last"]
             if isinstance(last, int) and last > from_us:
-                by_writer.setdefault(one.instance, []).append(place_of(one))
-        names, columns = tuple(sorted(groups)), tuple(ReadColumn(one.name, 0, one.type) for one in retained.columns)
+                by_writer.setdefault(section.instance, []).append(place_of(section))
+        names = tuple(sorted(groups))
+        columns = tuple(ReadColumn(column.name, 0, column.type) for column in retained.columns)
         parts += [RecalledEvents(stream, names, from_us, tuple(by_writer[i]), columns) for i in sorted(by_writer)]
     return tuple(parts)
 

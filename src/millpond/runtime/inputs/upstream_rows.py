@@ -143,16 +143,16 @@ def gather_chained(task: GatherTask, part: int, files: Files) -> Iterator[tuple[
 
 
 def _frames(files: Files, rows: ChainedRows, layout: StreamLayout) -> Iterator[pa.RecordBatch]:
-    files.fetch(place.file for place in rows.places)
-    for place in rows.places:
-        read = files.read_inline if place.inline else files.read
+    files.fetch(section.file for section in rows.places)
+    for section in rows.places:
+        read = files.read_inline if section.inline else files.read
         try:
-            with pa.ipc.open_stream(read(place.file, place.offset, place.size), options=IPC_READ) as stream:
+            with pa.ipc.open_stream(read(section.file, section.offset, section.size), options=IPC_READ) as stream:
                 for batch in stream:
                     yield _frame(batch, rows.position, layout)
         except (pa.ArrowInvalid, KeyError) as error:
             raise CorruptError(
-                f"The rows of {rows.stream} in {place.file} do not read: {error}.", "Restore the pond's folder."
+                f"The rows of {rows.stream} in {section.file} do not read: {error}.", "Restore the pond's folder."
             ) from error
 
 

@@ -117,16 +117,16 @@ def _cells(group: GroupPlan, sections: Iterable[LiveSection]) -> Iterator[tuple[
             yield set(), left
 
 
-def staying(plan: Plan, manifest: Manifest, found: Mapping[str, Cost]) -> dict[str, Cost]:
-    """The costs `found` without state of moved keys, which remains on the old instance until it is merged away."""
-    stays = dict.fromkeys(found, 1.0)
+def staying(plan: Plan, manifest: Manifest, costs: Mapping[str, Cost]) -> dict[str, Cost]:
+    """The `costs` without state of moved keys, which remains on the old instance until it is merged away."""
+    stays = dict.fromkeys(costs, 1.0)
     for names, count, left in _counted(plan, manifest):
         stays.update(dict.fromkeys(names, 1 - left / count if count else 1.0))
     return {
         name: cost._replace(
             own_bytes=round(cost.own_bytes * stays[name]), shared_bytes=round(cost.shared_bytes * stays[name])
         )
-        for name, cost in found.items()
+        for name, cost in costs.items()
     }  # fmt: skip
 
 

@@ -128,16 +128,16 @@ def joined_rows(join: Join, made: Sequence[Joined]) -> tuple[list[pa.RecordBatch
     """
     batches, withheld = [], 0
     for rows in made:
-        known = _evaluated(join, rows)
-        if known is None:
+        values = _evaluated(join, rows)
+        if values is None:
             continue
         kept = rows
         if join.having is not None:
-            positions = np.flatnonzero(passing(join, join.having, rows, known))
-            kept, known = rows.take(positions), {name: take_values(known[name], positions) for name in known}
+            positions = np.flatnonzero(passing(join, join.having, rows, values))
+            kept, values = rows.take(positions), {name: take_values(values[name], positions) for name in values}
         withheld += rows.size - kept.size
         if kept.size:
-            batches.append(_outputs(join, kept, known))
+            batches.append(_outputs(join, kept, values))
     return batches, withheld
 
 

@@ -103,7 +103,7 @@ class KeyedReader:
             dead |= (state == number) & (self._worth(why) == "dead-letter")
             partner |= (state == number) & (self._worth(why) == "default")
         stands_in = pa.array(partner & (state > 0))
-        found = {
+        values = {
             field.name: pc.if_else(stands_in, default[0], column.take(places))
             for field, column, default in zip(self.table.values, read.columns, self._defaults, strict=True)
         }
@@ -117,7 +117,7 @@ class KeyedReader:
             elif field.name in own:
                 columns.append(pc.if_else(met, own[field.name], pa.scalar(None, own[field.name].type)))
             else:
-                columns.append(found[field.name])
+                columns.append(values[field.name])
         return pa.StructArray.from_arrays(columns, names=["partner", "alive", *(f.name for f in self.table.columns)])
 
     def _worth(self, why: Absent) -> str:
@@ -134,18 +134,18 @@ class KeyedReader:
         if not len(texts):
             return _Read([pa.array([], arrow_type(field.type)) for field in self.table.values], np.zeros(0, np.int8))
         rows = self._requested(texts)
-        there = np.array([isinstance(row, list) for row in rows])
+        is_row = np.array([isinstance(row, list) for row in rows])
         state = np.array([0 if isinstance(row, list) else 1 + _ABSENT.index(row) for row in rows], np.int8)
         decode = _from_json if self.table.form == "json" else _from_hashes
         columns, wrong = decode(self.table, [row for row in rows if isinstance(row, list)])
-        state[np.flatnonzero(there)[wrong]] = 1 + _ABSENT.index(Absent.WRONG_TYPE)
+        state[np.flatnonzero(is_row)[wrong]] = 1 + _ABSENT.index(Absent.WRONG_TYPE)
         bad = np.flatnonzero(state == 1 + _ABSENT.index(Absent.WRONG_TYPE))
         if len(bad) and self.table.wrong_type == "fail":
             raise SourceError(
                 f"The row {texts[int(bad[0])].as_py()!r} is none of the table {self.table.name}.",
                 "Mend the row, or say 'dead-letter', 'null' or 'default' for 'wrong.type'.",
             )
-        places = pa.array(np.cumsum(there) - 1, mask=state != 0)
+        places = pa.array(np.cumsum(is_row) - 1, mask=state != 0)
         return _Read([column.take(places) for column in columns], state)
 
     def _requested(self, texts: pa.Array) -> list[Row | Absent]:
@@ -153,21 +153,21 @@ class KeyedReader:
         keys = texts.cast(pa.binary()).to_pylist()
         slots = slots_of_keys(texts).tolist()
         fields = [] if self.table.form == "json" else [field.name.encode() for field in self.table.values]
-        found: list[Row | Absent] = [Absent.VANISHED] * len(keys)
-        left = list(range(len(keys)))
+        answers: list[Row | Absent] = [Absent.VANISHED] * len(keys)
+        waiting = list(range(len(keys)))
         pause, since = FIRST_PAUSE, time.monotonic()
         while True:
             try:
-                some = self._opens().read([keys[i] for i in left], [slots[i] for i in left], fields)
+                some = self._opens().read([keys[i] for i in waiting], [slots[i] for i in waiting], fields)
             except VanishedError as error:
-                some, reason = [Absent.VANISHED] * len(left), error.what.rstrip(".")
+                some, reason = [Absent.VANISHED] * len(waiting), error.what.rstrip(".")
             else:
                 reason = f"{some.count(Absent.VANISHED)} of {len(some)} rows are on servers that do not answer"
-            for i, row in zip(left, some, strict=True):
-                found[i] = row
-            left = [i for i in left if found[i] is Absent.VANISHED]
-            if not left or self.table.vanished not in ("wait", "fail"):
-                return found
+            for i, row in zip(waiting, some, strict=True):
+                answers[i] = row
+            waiting = [i for i in waiting if answers[i] is Absent.VANISHED]
+            if not waiting or self.table.vanished not in ("wait", "fail"):
+                return answers
             if self.table.vanished == "fail":
                 raise VanishedError(f"The table {self.table.name} cannot be read: {reason}.", "Run again when it can.")
             waited = time.monotonic() - since
@@ -208,7 +208,7 @@ def _from_json(table: KeyedTable, rows: Sequence[Row]) -> tuple[list[pa.Array], 
     """Like `_from_hashes`, for JSON objects; members that are not columns of the table are ignored."""
     names = {f"f{number}": field.name for number, field in enumerate(table.values)}
     members: list[tuple[str, Any, Any]] = [
-        (own, _json_type(field) | None, None) for own, field in zip(names, table.values, strict=True)
+        (name, _json_type(field) | None, None) for name, field in zip(names, table.values, strict=True)
     ]
     decoder = msgspec.json.Decoder(msgspec.defstruct("Row", members, rename=names))
     decoded: list[Any] = []
@@ -219,8 +219,8 @@ def _from_json(table: KeyedTable, rows: Sequence[Row]) -> tuple[list[pa.Array], 
             decoded.append(None)
     wrong = np.array([one is None for one in decoded], bool)
     columns = []
-    for own, field in zip(names, table.values, strict=True):
-        values = [getattr(one, own, None) for one in decoded]
+    for name, field in zip(names, table.values, strict=True):
+        values = [getattr(one, name, None) for one in decoded]
         column, bad = _tolerant(values, partial(pa.array, type=arrow_type(field.type)))
         wrong |= bad
         columns.append(column)

@@ -87,16 +87,16 @@ class Automaton:
 
     def step(self, states: Ints, codes: Ints) -> Ints:
         """The states after one more event each."""
-        found: Ints = self._next[states, codes]
-        unknown = found == _UNKNOWN
+        reached: Ints = self._next[states, codes]
+        unknown = reached == _UNKNOWN
         if unknown.any():
             width = self._next.shape[1]
             for pair in np.unique(states[unknown] * width + codes[unknown]).tolist():
                 self._make(*divmod(pair, width))
             self.completes = np.array(self._completed) >= 0
             self.ends = np.array([not some for some in self._candidates])
-            found = self._next[states, codes]
-        return found
+            reached = self._next[states, codes]
+        return reached
 
     def transitions(self, states: Ints, codes: Ints) -> Ints:
         """The numbers of the transitions from these states, which `step` has made."""

@@ -87,10 +87,10 @@ class _TakingOver:
         self._near_us = max((at for at in open_from if at is not None), default=None)
 
     def state(self) -> GroupState:
-        own = self._own
-        sections = read_keys(self._files, own, self._group, len(self._task.owners))
+        owned = self._own
+        sections = read_keys(self._files, owned, self._group, len(self._task.owners))
         base = sum(section.num_rows for section in sections)
-        left = self._departed(sections)
+        departed = self._departed(sections)
         sources, first = [], base
         for source in self._task.sources[self._instance]:
             if source != self._instance:
@@ -98,15 +98,15 @@ class _TakingOver:
                 sources.append(found)
                 first += int(np.count_nonzero(found.keys.new_slots >= 0))
         if first == base:
-            return msgspec.structs.replace(own, left=left)
+            return msgspec.structs.replace(owned, left=departed)
         keys = self._keys(sources, base)
         segments, tiles, revisions = (
             (*mine, *self._cells(sources, apart, first))
-            for apart, mine in (("segments", own.segments), ("tiles", own.tiles), ("revisions", own.revisions))
+            for apart, mine in (("segments", owned.segments), ("tiles", owned.tiles), ("revisions", owned.revisions))
         )
-        events = (*own.events, *self._events(sources, "events", own.events))
-        tallies = (*own.tallies, *self._events(sources, "tallies", own.tallies))
-        return GroupState((*own.keys, keys), segments, tiles, events, revisions, tallies, left, own.portions)
+        events = (*owned.events, *self._events(sources, "events", owned.events))
+        tallies = (*owned.tallies, *self._events(sources, "tallies", owned.tallies))
+        return GroupState((*owned.keys, keys), segments, tiles, events, revisions, tallies, departed, owned.portions)
 
     def _mine(self, sections: list[pa.RecordBatch], state: GroupState) -> Mask:
         """Which of the keys in some sections the instance owns now, without keys that had departed before."""

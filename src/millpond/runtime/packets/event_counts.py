@@ -72,7 +72,7 @@ def count_rows(
     An event is late if its class exceeds the query's delay, else dead if an expression of the query raises an error
     for it, else filtered if WHERE is not TRUE, else applied.
     """
-    known: dict[object, tuple[Counts, list[str]]] = {}
+    counted: dict[object, tuple[Counts, list[str]]] = {}
     read, with_time = _number(np.ones(rows.rows, bool), sources), _number(timed, sources)
     taken_by = [timed & (late <= delay) for delay in range(len(group.delays_us))]
     number_by = [_number(taken, sources) for taken in taken_by]
@@ -81,7 +81,7 @@ def count_rows(
     for plan in group.queries:
         presence = group.measures[plan.presence].filter
         same = (presence, plan.query.where, plan.delay)
-        if same not in known:
+        if same not in counted:
             taken, number = taken_by[plan.delay], number_by[plan.delay]
             if known_passed is not None:
                 applied = [known_passed[presence][min(plan.delay, len(known_passed[presence]) - 1)]]
@@ -96,11 +96,11 @@ def count_rows(
             ]
             whole = Counts(*map(sum, zip(*found, strict=True)))
             names: list[str] = []
-            known[same] = whole, names
+            counted[same] = whole, names
             if sources is not None:
                 of_each = dict(zip(sources.names, map(list, found), strict=True))
                 counts.fates.append(packet.SourceFates(names, of_each))
-        whole, names = known[same]
+        whole, names = counted[same]
         names.append(plan.query.name)
         counts.counters[plan.query.name] = whole
 

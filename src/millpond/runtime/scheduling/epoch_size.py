@@ -117,18 +117,18 @@ class _Epochs:
         If it took much longer or shorter than expected, it counts in part. If the previous one did so too, the machine
         has become slower or faster, and earlier epochs are dropped.
         """
-        kept, expected = _KEPT, self._fixed + self._each * records
+        weight_of_old, expected = _KEPT, self._fixed + self._each * records
         if self._sums[0]:  # an epoch of another size may also take as long as before
             same = self._sums[2] / self._sums[0]
             usual = min(max(seconds, min(expected, same) / _OUTLIER), max(expected, same) * _OUTLIER)
         else:
             usual = seconds
         if usual != seconds and self._unusual:
-            kept, self._unusual = 0.0, False
+            weight_of_old, self._unusual = 0.0, False
         else:
             seconds, self._unusual = usual, usual != seconds
         new = 1.0, records, seconds, records * records, records * seconds
-        weight, n, s, squares, products = (kept * old + one for old, one in zip(self._sums, new, strict=True))
+        weight, n, s, squares, products = (weight_of_old * old + one for old, one in zip(self._sums, new, strict=True))
         self._sums = weight, n, s, squares, products
         records, seconds = n / weight, s / weight
         whole, ridge = seconds / records, (_ONE_SIZE * records) ** 2

@@ -130,17 +130,17 @@ def _merged(
 
 
 def _pieces(
-    one: _Covered, windows: Slices, measures: Collection[str], first: int, until: int | None
+    covered: _Covered, windows: Slices, measures: Collection[str], first: int, until: int | None
 ) -> Iterator[Piece]:
     """The cells of slots `first` … `until` - 1; a piece has one slice per window, so each slot at most once in it."""
-    cells = one.cells
+    cells = covered.cells
     columns = {name: column for name, column in cells.columns.items() if name.partition(":")[0] in measures}
-    distinct, places = places_of(one.slices)
+    distinct, places = places_of(covered.slices)
     low, high = (bound[places] for bound in bounds_of(cells, distinct, first, until))
     counts = high - low
-    for nth in range(one.pieces):
-        at = np.flatnonzero((one.nth == nth) & (counts > 0))
+    for nth in range(covered.pieces):
+        at = np.flatnonzero((covered.nth == nth) & (counts > 0))
         if len(at):
             of, place = repeated(counts[at])
             rows = low[at][of] + place
-            yield Piece(windows, one.windows[at][of], cells.slots[rows], taken(columns, rows))
+            yield Piece(windows, covered.windows[at][of], cells.slots[rows], taken(columns, rows))

@@ -204,18 +204,18 @@ def add_query(readings: Readings) -> None:
         incomplete = ui.checkbox("Also emit windows that are open now, marked as incomplete")
 
 
-def set_parameter(readings: Readings, known: Parameter) -> None:
+def set_parameter(readings: Readings, parameter: Parameter) -> None:
     """Ask for a new value of a live parameter."""
 
     def to(given: Value, undo: Proposal | None) -> Proposal:
-        call: Call = lambda who, _: readings.verbs.set(known.name, given, who)  # noqa: E731
-        return Proposal(f"Set {known.name} to {given.value}", call, undo, priced=False)
+        call: Call = lambda who, _: readings.verbs.set(parameter.name, given, who)  # noqa: E731
+        return Proposal(f"Set {parameter.name} to {given.value}", call, undo, priced=False)
 
     def proposal() -> Proposal:
-        return to(_value(str(value.value)), None if known.value is None else to(Value(known.value), None))
+        return to(_value(str(value.value)), None if parameter.value is None else to(Value(parameter.value), None))
 
-    with _form(readings, f"Value of {known.name} ({known.type})", proposal):
-        value = ui.input("Value, as JSON", value=msgspec.json.encode(known.value).decode())
+    with _form(readings, f"Value of {parameter.name} ({parameter.type})", proposal):
+        value = ui.input("Value, as JSON", value=msgspec.json.encode(parameter.value).decode())
         value.props("outlined dense autofocus").classes("w-full")
 
 

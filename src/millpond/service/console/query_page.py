@@ -129,7 +129,7 @@ async def _difference(readings: Readings, query: QueryShown) -> str:
 
 async def _receive(readings: Readings, name: str, shown: ui.table, client: Client) -> None:
     """Show rows as they are committed, the newest first, until the page is closed."""
-    kept: list[dict[str, Any]] = []
+    newest_rows: list[dict[str, Any]] = []
     try:
         position = await run_in_threadpool(_beginning, readings, name)
     except MillpondError as error:  # the rows of some queries are in no log
@@ -142,8 +142,8 @@ async def _receive(readings: Readings, name: str, shown: ui.table, client: Clien
             with client:
                 if sent.kind == "rows":
                     found = msgspec.json.decode(sent.data, type=RowsSent).rows
-                    kept[:] = [*reversed(found[-_ROWS:]), *kept][:_ROWS]
-                    shown.rows = [{column: _cell(value) for column, value in row.items()} for row in kept]
+                    newest_rows[:] = [*reversed(found[-_ROWS:]), *newest_rows][:_ROWS]
+                    shown.rows = [{column: _cell(value) for column, value in row.items()} for row in newest_rows]
                 elif sent.kind == "error":
                     refused = msgspec.json.decode(sent.data, type=Refusal)
                     ui.notify(f"[{refused.code}] {refused.what} {refused.cure}")

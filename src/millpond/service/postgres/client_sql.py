@@ -73,7 +73,7 @@ def statements_of(sql: str) -> list[Statement]:
     >>> [one.words for one in statements_of("SELECT ';' ; -- x;\\n show  Queries;;")]
     ['SELECT', 'SHOW QUERIES']
     """
-    found, tokens = list[Statement](), list[_Token]()
+    statements, tokens = list[Statement](), list[_Token]()
     for token in (*_tokens(sql), _END):
         if token != _END:
             tokens.append(token)
@@ -81,9 +81,9 @@ def statements_of(sql: str) -> list[Statement]:
         meant = [one for one in tokens if one.kind != "space"]
         words = [one.text.upper() for one in takewhile(lambda one: one.kind == "word", meant)]
         if meant:
-            found.append(Statement("".join(one.text for one in tokens).strip(), " ".join(words)))
+            statements.append(Statement("".join(one.text for one in tokens).strip(), " ".join(words)))
         tokens = []
-    return found
+    return statements
 
 
 def _tokens(sql: str) -> Iterator[_Token]:
@@ -125,13 +125,13 @@ def adapted(sql: str) -> str:
     >>> adapted("WITH version(a) AS (SELECT version()) SELECT a AS pg_class FROM version")
     'WITH version(a) AS (SELECT client_version()) SELECT a AS pg_class FROM version'
     """
-    kept: list[str] = []
+    quoted: list[str] = []
     shown: list[str] = []
     for kind, part in _tokens(sql):
         aside = kind in ("string", "dollar") or "§" in part
         if aside or (kind == "quoted" and part not in ('"default"', '"C"', '"char"')):
-            shown.append(f"§{len(kept)}§")
-            kept.append(part)
+            shown.append(f"§{len(quoted)}§")
+            quoted.append(part)
         else:
             shown.append(part if not part.startswith(("--", "/*")) else " ")
     text = _TABLE.sub(lambda found: found[0] if found["alias"] else f"client.{found['table']}", "".join(shown))
@@ -140,7 +140,7 @@ def adapted(sql: str) -> str:
     text = _REGCLASS.sub(lambda found: f"class_oid({found['cast'] or found['name']})", text)
     text = _NUMBER_TYPE.sub(r"\1\2BIGINT", _NAME_TYPE.sub(r"\1\3VARCHAR\2", text))
     text = _OBJECT.sub("json_object(", _FUNCTIONS.sub(r"client_\1(", text))
-    return _KEPT.sub(lambda found: kept[int(found[1])], text)
+    return _KEPT.sub(lambda found: quoted[int(found[1])], text)
 
 
 def distinct_names(names: Sequence[str]) -> list[str]:

@@ -129,8 +129,8 @@ class PondTables:
         with self._lock:
             store = self._open(truth, spec)
             for _ in range(_TRIES):
-                found = store.scan_tables(range(spec.buckets), names)
-                numbers = {rows.applied for bucket in found for rows in bucket}
+                scanned = store.scan_tables(range(spec.buckets), names)
+                numbers = {rows.applied for bucket in scanned for rows in bucket}
                 if len(numbers) == 1:
                     break
                 time.sleep(_PAUSE_SECONDS)
@@ -140,7 +140,7 @@ class PondTables:
             check_current(truth, self._store, store, range(spec.buckets), record)
         tables = {}
         for place, (name, query) in enumerate(queries.items()):
-            batches = [*decoded(query, (bucket[place] for bucket in found))]
+            batches = [*decoded(query, (bucket[place] for bucket in scanned))]
             tables[name] = _flat(pa.Table.from_batches(batches))
         return record, tables
 

@@ -208,7 +208,7 @@ def _serve(
     return None
 
 
-def _unmake(folder: Path, there: bool) -> None:
+def _unmake(folder: Path, existed: bool) -> None:
     """Delete the created folder of a new pond, if nothing was recorded in it and no other process serves it."""
     names = (IDENTITY, "log", "manifest", SERVICE)
     with suppress(OSError):
@@ -218,7 +218,7 @@ def _unmake(folder: Path, there: bool) -> None:
             for name in names[1:]:
                 shutil.rmtree(folder / name)
             (folder / IDENTITY).unlink()
-            if not there:
+            if not existed:
                 folder.rmdir()
 
 

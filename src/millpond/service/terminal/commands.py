@@ -473,16 +473,16 @@ def _lines(found: object, as_json: bool, lines: Iterable[str], none: str = "") -
 @contextmanager
 def _progress_of(pond: Client, follower: str) -> Iterator[None]:
     """Print the progress of a waiting change on standard error, whenever its note in the status changes."""
-    ended, said = threading.Event(), ""
+    ended, last_note = threading.Event(), ""
 
     def watch() -> None:
-        nonlocal said
+        nonlocal last_note
         while not ended.wait(_LOOK_SECONDS):
             with suppress(MillpondError):  # the change itself reports any failure
                 notes = {one.name: one.note or "" for one in pond.status().followers}
-                if (note := notes.get(follower, "")) not in ("", said):
+                if (note := notes.get(follower, "")) not in ("", last_note):
                     typer.echo(f"{note} …", err=True)
-                    said = note
+                    last_note = note
 
     watching = threading.Thread(target=watch, daemon=True)
     watching.start()

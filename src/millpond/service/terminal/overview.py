@@ -68,9 +68,10 @@ def _numbers(status: Status, placed: Placed | None) -> Table:
         table.add_row("last epoch", f"{status.since_epoch_s:.1f} s ago")
     table.add_row("queries", f"{status.queries:,}")
     table.add_row("instances", instances_text(status))
-    for one in status.followers:
-        if (one.name in ("shards", "move", "backfill") or one.name.startswith(READ)) and one.note is not None:
-            table.add_row(one.name, one.note)
+    for follower in status.followers:
+        shown = follower.name in ("shards", "move", "backfill") or follower.name.startswith(READ)
+        if shown and follower.note is not None:
+            table.add_row(follower.name, follower.note)
     if placed is not None:
         if placed.aligned is not None:
             table.add_row("aligned", f"{placed.aligned:.1%} of buckets")
@@ -82,11 +83,13 @@ def _numbers(status: Status, placed: Placed | None) -> Table:
         if source.waiting and source.unit == "records" and status.events_per_s >= 1 and reads_one:
             waiting += f", {about(1e6 * source.waiting / status.events_per_s)} at this rate"
         table.add_row(f"source {source.stream}", waiting)
-    late = [one for one in status.followers if one.behind > 1 or one.error]
-    for one in late:
-        table.add_row(one.name, f"{one.behind:,} records of the log behind" + (f": {one.error}" if one.error else ""))
+    late = [follower for follower in status.followers if follower.behind > 1 or follower.error]
+    for follower in late:
+        error = f": {follower.error}" if follower.error else ""
+        table.add_row(follower.name, f"{follower.behind:,} records of the log behind{error}")
     if not late:
-        table.add_row("sinks and view", f"{sum(not one.name.startswith(READ) for one in status.followers)}, up to date")
+        count = sum(not follower.name.startswith(READ) for follower in status.followers)
+        table.add_row("sinks and view", f"{count}, up to date")
     for problem in status.problems:
         table.add_row("problem", problem)
     if (failure := status.failure) is not None:
@@ -134,22 +137,22 @@ class _Queries:
         queries = self._queries
 
         def count(name: str) -> list[str]:
-            return [f"{one.counts.get(name, 0):,}" for one in queries]
+            return [f"{query.counts.get(name, 0):,}" for query in queries]
 
         def cost(name: str) -> list[str]:
-            return [f"{one.counts[name] / 1e3:,.1f}" if name in one.counts else "" for one in queries]
+            return [f"{query.counts[name] / 1e3:,.1f}" if name in query.counts else "" for query in queries]
 
         return [
-            _Column("query", [one.name for one in queries], 0, right=False),
-            _Column("state", [one.state for one in queries], 1, right=False),
-            _Column("version", [str(one.version) for one in queries], 8),
+            _Column("query", [query.name for query in queries], 0, right=False),
+            _Column("state", [query.state for query in queries], 1, right=False),
+            _Column("version", [str(query.version) for query in queries], 8),
             _Column("rows", count("rows"), 1),
             _Column("late", count("late"), 2),
             _Column("dead", count("dead"), 3),
             _Column("ms", cost("time_us"), 4),
             _Column("own kB", cost("own_bytes"), 5),
             _Column("shared kB", cost("shared_bytes"), 6),
-            _Column("complete from", [utc(one.complete_from_us) for one in queries], 7),
+            _Column("complete from", [utc(query.complete_from_us) for query in queries], 7),
         ]
 
 

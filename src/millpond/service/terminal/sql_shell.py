@@ -136,26 +136,26 @@ def change_of(text: str) -> Change | None:
     >>> change_of("CREATE STREAMING TABLE a USING json TBLPROPERTIES ('serve' = 'true') AS SELECT 1").options
     {'sink': 'json', 'serve': True}
     """
-    if found := _DROP.fullmatch(text):
-        return Change("drop", found["name"], conditional=found["exists"] is not None)
-    if found := _ALTER.fullmatch(text):
-        return Change("alter", found["name"], found["text"], conditional=found["exists"] is not None)
-    if (found := _CREATE.fullmatch(text)) is None:
+    if match := _DROP.fullmatch(text):
+        return Change("drop", match["name"], conditional=match["exists"] is not None)
+    if match := _ALTER.fullmatch(text):
+        return Change("alter", match["name"], match["text"], conditional=match["exists"] is not None)
+    if (match := _CREATE.fullmatch(text)) is None:
         return None
-    if found["replace"] and found["absent"]:
+    if match["replace"] and match["absent"]:
         raise RequestError("OR REPLACE and IF NOT EXISTS exclude each other.", "Use one of them.")
-    sink = {} if found["sink"] is None else {"sink": found["sink"].lower()}
-    options = sink | dict(_options(found["properties"] or ""))
-    kind = "replace" if found["replace"] else "add"
-    return Change(kind, found["name"], found["text"], options, found["absent"] is not None)
+    sink = {} if match["sink"] is None else {"sink": match["sink"].lower()}
+    options = sink | dict(_options(match["properties"] or ""))
+    kind = "replace" if match["replace"] else "add"
+    return Change(kind, match["name"], match["text"], options, match["absent"] is not None)
 
 
 def _options(properties: str) -> Iterator[tuple[str, Any]]:
     at = 0
     while at < len(properties.rstrip()):
-        if (found := _PROPERTY.match(properties, at)) is None:
+        if (match := _PROPERTY.match(properties, at)) is None:
             raise RequestError(f"TBLPROPERTIES has {properties[at:].strip()!r}.", "Write 'NAME' = 'VALUE', ….")
-        name, value = (one.replace("''", "'") for one in found.groups())
+        name, value = (one.replace("''", "'") for one in match.groups())
         if name == "path":
             raise RequestError("The operator chooses the folder of rows, with --out.", "Leave 'path' out.")
         if name not in _OPTIONS:
@@ -168,7 +168,7 @@ def _options(properties: str) -> Iterator[tuple[str, Any]]:
             yield "deduplicate", tuple(one.strip() for one in value.split(",") if one.strip())
         else:
             yield _OPTIONS[name], value
-        at = found.end()
+        at = match.end()
 
 
 class SqlAddress(NamedTuple):

@@ -158,7 +158,7 @@ def query_lines(one: QueryShown) -> Iterator[str]:
         yield f"its shadow, whose rows are only compared:\n{one.shadow.strip()}"
 
 
-def stream_line(one: StreamShown) -> str:
+def stream_line(stream: StreamShown) -> str:
     """One line on a stream, and on what it retains for queries that are added later.
 
     >>> from millpond.service.api.messages import Retained
@@ -167,7 +167,7 @@ def stream_line(one: StreamShown) -> str:
     >>> stream_line(StreamShown("tx", "kafka", ()))
     'stream tx  kafka  retains what its queries need'
     """
-    kept, parts = one.retain, []
+    kept, parts = stream.retain, []
     if kept is not None and kept.slices_us:
         parts.append(f"slices for {duration(kept.slices_us)}")
     if kept is not None and kept.grain_us:
@@ -175,7 +175,7 @@ def stream_line(one: StreamShown) -> str:
     if kept is not None and kept.events_us:
         more = f" ({', '.join(kept.columns)} and what queries read)" if kept.columns else ""
         parts.append(f"events for {duration(kept.events_us)}{more}")
-    return f"stream {one.name}  {one.source}  retains {', '.join(parts) or 'what its queries need'}"
+    return f"stream {stream.name}  {stream.source}  retains {', '.join(parts) or 'what its queries need'}"
 
 
 def parameter_line(one: Parameter) -> str:
@@ -197,7 +197,7 @@ def function_line(one: FunctionShown) -> str:
     return f"{called}  {one.module}  {digest}  called by {', '.join(one.queries) or 'no query'}{old}"
 
 
-def event_line(one: Event) -> str:
+def event_line(event: Event) -> str:
     """One line on a change in the history, with the query's text and the functions that it calls.
 
     >>> event_line(Event(4, 1_100_000, "add", "a", "ann", "SELECT\\n  1", None, 0, {"f@2": "a" * 64}))
@@ -205,12 +205,12 @@ def event_line(one: Event) -> str:
     >>> event_line(Event(5, 1_048_340, "end", "spend@1", ""))
     '5  1970-01-01 00:00:01.048Z  end spend@1  by the pond itself'
     """
-    value = "" if one.value is None else f" = {_json(one.value)}"
-    whole = "" if one.complete_from_us is None else f", complete from {utc(one.complete_from_us)}"
-    text = "" if one.text is None else f": {' '.join(one.text.split())}"
-    called = "".join(f"  {name} sha256 {digest[:_DIGEST]}" for name, digest in one.functions.items())
-    who = one.who or "the pond itself"
-    return f"{one.record}  {utc(one.at_us, 3)}  {one.kind} {one.name}{value}  by {who}{whole}{text}{called}"
+    value = "" if event.value is None else f" = {_json(event.value)}"
+    whole = "" if event.complete_from_us is None else f", complete from {utc(event.complete_from_us)}"
+    text = "" if event.text is None else f": {' '.join(event.text.split())}"
+    called = "".join(f"  {name} sha256 {digest[:_DIGEST]}" for name, digest in event.functions.items())
+    who = event.who or "the pond itself"
+    return f"{event.record}  {utc(event.at_us, 3)}  {event.kind} {event.name}{value}  by {who}{whole}{text}{called}"
 
 
 def diff_lines(found: Differs) -> Iterator[str]:

@@ -402,16 +402,16 @@ def _narrowed(
 
 
 def _projected_windows(catalyst: Catalyst, aliases: list[JavaObject]) -> dict[int, WindowColumn]:
-    found = {}
+    windows = {}
     for alias in aliases:
         mark = window_mark(alias)
         if mark is None or _is_renamed(alias):
             continue
         if mark == "session":
-            found[id_of(alias)] = WindowColumn(*time_and_session(catalyst, alias))
+            windows[id_of(alias)] = WindowColumn(*time_and_session(catalyst, alias))
         else:
-            found[id_of(alias)] = WindowColumn(*time_and_window(catalyst, alias, [alias]))
-    return found
+            windows[id_of(alias)] = WindowColumn(*time_and_window(catalyst, alias, [alias]))
+    return windows
 
 
 def _is_renamed(alias: JavaObject) -> bool:

@@ -97,16 +97,16 @@ def bases_of(derived: Iterable[Derived]) -> tuple[Stream, ...]:
 
 def time_sources(derived: Derived, event_time: str) -> dict[str, str]:
     """By base stream, its column whose values are the event time of a derived stream; empty if one is computed."""
-    found: dict[str, str] = {}
+    sources: dict[str, str] = {}
     for branch in derived.branches:
         time = branch.columns.get(event_time)
         if time is None or kind_of(time) != "AttributeReference" or branch.base.upstreams:
             return {}
         column = str(time.name())
         own = any(field.name == column for field in branch.base.columns)
-        if not own or found.setdefault(branch.base.name, column) != column:
+        if not own or sources.setdefault(branch.base.name, column) != column:
             return {}
-    return found
+    return sources
 
 
 def stream_with_equal_times(derived: Derived, event_time: str, others: Iterable[tuple[Derived, str]]) -> dict[str, str]:
@@ -161,7 +161,7 @@ def keyed_columns(branches: Iterable[Branch]) -> tuple[str, ...]:
     alive = side.names[side.columns.index(ALIVE)]
     others = [other for other in branch.sides if other is not side]
     used = {str(column.name()) for part in _expressions(others) for column in references(part)}
-    found = []
+    columns = []
     for name, column in branch.columns.items():
         read = {str(one.name()) for one in references(column)}
         if row.isdisjoint(read):
@@ -169,8 +169,8 @@ def keyed_columns(branches: Iterable[Branch]) -> tuple[str, ...]:
         is_alive = name == TAKEN and kind_of(column) == "AssertNotNull" and read == {alive}
         if kind_of(column) != "AttributeReference" and not is_alive:
             return ()
-        found.append(name)
-    return () if used & row else tuple(found)
+        columns.append(name)
+    return () if used & row else tuple(columns)
 
 
 def branch_text(branch: Branch) -> str:

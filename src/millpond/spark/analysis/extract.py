@@ -121,21 +121,21 @@ class Reader(InputTranslator):
         having, output = self._finish(results, above)
         return self._query(time, window, keys, aggregates, having, output)
 
-    def frames(self, found: Frames, results: list[JavaObject], above: list[JavaObject]) -> Extraction:
+    def frames(self, frames: Frames, results: list[JavaObject], above: list[JavaObject]) -> Extraction:
         """The query of a `Window` node, which has one row per event; `results` are its columns."""
         if self.input_plan.windows:
             raise UnsupportedQuery("The query has a window and OVER (…).", "Make them two queries.")
-        keys = self._keys(found.keys)
+        keys = self._keys(frames.keys)
         aggregates: list[Aggregate] = []
-        for call_ in found.calls:
-            self._scope[call_.identity] = found.value(call_, self._aggregate, self.translate, aggregates)
-        self._event, self._event_time = [], self._event_time_and_delay(found.time)[0]
-        for key in found.keys:
+        for call_ in frames.calls:
+            self._scope[call_.identity] = frames.value(call_, self._aggregate, self.translate, aggregates)
+        self._event, self._event_time = [], self._event_time_and_delay(frames.time)[0]
+        for key in frames.keys:
             # the event keeps its own zero and NaN, the key has only one of each
             if has_floats(type_of(key)):
                 self._scope.pop(id_of(key))
         having, output = self._finish(results, above)
-        return self._query(found.time, found.window, keys, tuple(aggregates), having, output)
+        return self._query(frames.time, frames.window, keys, tuple(aggregates), having, output)
 
     def _query(
         self, time: JavaObject, window: Window, keys: tuple[Expression, ...], aggregates: tuple[Aggregate, ...],
@@ -274,16 +274,16 @@ class Reader(InputTranslator):
         meanings = {id_of(column): self._result(column) for column in references(expression)}
         return self._register_foreign(projected_above(self._catalyst, node, expression, meanings))
 
-    def _of_event(self, attribute: JavaObject, known: list[Expression]) -> Expression:
+    def _of_event(self, attribute: JavaObject, event_values: list[Expression]) -> Expression:
         """Translate a column of the event that a row belongs to."""
         value = self.translate(attribute)
         if isinstance(value, Literal):
             return value
         if value == self._event_time:
             return Column("window.time", "timestamp")
-        if value not in known:
-            known.append(value)
-        return Column(f"event:{known.index(value)}", value.type)
+        if value not in event_values:
+            event_values.append(value)
+        return Column(f"event:{event_values.index(value)}", value.type)
 
     def _field(self, node: JavaObject) -> Expression | None:
         """Translate `window.start`, `window.end` and `window_time(window)` above the aggregation; else None."""

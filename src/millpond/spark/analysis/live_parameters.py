@@ -141,7 +141,7 @@ def marked(text: str, parameters: Mapping[str, Literal]) -> Marked:
     Raises:
         ChangeRefused: a parameter has no value, so its type is not known.
     """
-    known: dict[str, Parameter] = {}
+    used: dict[str, Parameter] = {}
 
     def stand_in(found: re.Match[str]) -> str:
         name = found["name"]
@@ -153,11 +153,11 @@ def marked(text: str, parameters: Mapping[str, Literal]) -> Marked:
                 f" of `millpond run` or `serve`, `millpond param set {name}=…` while it is served, or `pond.param`."
             )
             raise ChangeRefused(f"The parameter :{name} has no value.", cure)
-        parameter = known.setdefault(name, Parameter(name, parameters[name].type))
-        return _written([*known].index(name), parameter)
+        parameter = used.setdefault(name, Parameter(name, parameters[name].type))
+        return _written([*used].index(name), parameter)
 
     replaced = _TOKENS.sub(stand_in, text)
-    return Marked(replaced, tuple(known.values()))
+    return Marked(replaced, tuple(used.values()))
 
 
 def has_stand_in(sql: str) -> bool:

@@ -125,13 +125,13 @@ def _with_twin(catalyst: Catalyst, name: str, call: JavaObject) -> tuple[Written
     return sliding, "" if plain or column is None else f"window({column.piece}, '{_duration(sliding.size_us)}')"
 
 
-def _check_several(found: Mapping[Written, TextSpan | None]) -> None:
+def _check_several(windows: Mapping[Written, TextSpan | None]) -> None:
     """Refuse windows of which Spark's analyser would plan too many rows per event; it plans them if there are several.
 
     Raises:
         UnsupportedQuery: one of the windows is a count window, grows by steps, or overlaps too many others.
     """
-    for window, span in found.items():
+    for window, span in windows.items():
         what = None
         if isinstance(window, Counted):
             what = "is a count window"
@@ -140,7 +140,7 @@ def _check_several(found: Mapping[Written, TextSpan | None]) -> None:
         elif window.size_us > MAX_PLANNED * window.slide_us:
             what = f"overlaps more than {MAX_PLANNED} others"
         if what is not None:
-            both = " and ".join(str(span) for span in found.values())
+            both = " and ".join(str(span) for span in windows.values())
             raise UnsupportedQuery(
                 f"The query has two different windows, {both}, and the one at {span} {what}.", "Make them two queries."
             )

@@ -60,17 +60,17 @@ def parts_of(nodes: list[dict[str, Any]]) -> tuple[int, int, str]:
     sizes: dict[int, int] = {}
     total, largest, name = 0, 0, "an expression"
     for node in reversed(nodes):  # child nodes, which define columns, are listed after their parents
-        own, trees = 0, list(_expressions([value for key, value in node.items() if key != "projections"]))
+        own_parts, trees = 0, list(_expressions([value for key, value in node.items() if key != "projections"]))
         for expression in trees:
             parts, column = _size(expression, sizes)
-            own += parts
+            own_parts += parts
             if column and parts > largest:
                 largest, name = parts, column
         if str(node["class"]).endswith(".Aggregate"):  # results of an aggregation are values, also for those above it
             sizes.clear()
             for expression in trees:
                 _size(expression, sizes)
-        total = max(total, own)  # a child's expressions are already counted in its parent
+        total = max(total, own_parts)  # a child's expressions are already counted in its parent
     return total, largest, name
 
 

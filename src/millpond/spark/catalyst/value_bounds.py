@@ -280,10 +280,10 @@ class Limiter:
         return Bound(found, _narrowed(node, size))
 
     def _aggregated(
-        self, node: JavaObject, parts: list[JavaObject], given: list[Bound], element: Size, known: Sizes, times: float
+        self, node: JavaObject, parts: list[JavaObject], args: list[Bound], element: Size, known: Sizes, times: float
     ) -> Bound:
         """The bound of `aggregate`, whose accumulated value may grow in each round; it is checked in each round."""
-        array, start = given[0].size, given[1].size
+        array, start = args[0].size, args[1].size
         merge, finish = parts[2], parts[3]
         merging, *variables = children(merge)  # read once, however often the body is visited
         names, varies = [id_of(name) for name in variables], start.varies or array.varies
@@ -308,7 +308,7 @@ class Limiter:
             body = Bound(self._limited_value(body.node), size)
         finishing, *ends = children(finish)
         last = self._visit(finishing, {**known, id_of(ends[0]): size}, times)
-        bounds = [given[0], given[1], self._lambda(merge, body), self._lambda(finish, last)]
+        bounds = [args[0], args[1], self._lambda(merge, body), self._lambda(finish, last)]
         return Bound(self._rebuilt(node, bounds), _narrowed(node, last.size._replace(varies=varies)))
 
     def _quiet(self) -> Limiter:

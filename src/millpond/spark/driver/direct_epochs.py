@@ -66,28 +66,31 @@ class Direct:
         why = self._attempts.why
         return f"{note}; not in the last, as {why}" if why else note
 
-    def wanted(self, setting: Setting, end: Offsets, now: BucketMap, other: WantedOwners | None) -> WantedOwners | None:
+    def wanted(
+        self, setting: Setting, end: Offsets, current: BucketMap, requested: WantedOwners | None
+    ) -> WantedOwners | None:
         """The owners of buckets for the next epoch, or None if they should not change.
 
-        Returns `other` if it is given. Otherwise returns owners by which each instance has the keys of only one
+        Returns `requested` if it is given. Otherwise returns owners by which each instance has the keys of only one
         partition. These are proposed once for each pair of partition count and instance count, so that later moves that
         users or load requested are kept. They are never proposed where buckets follow the shards of a store.
         """
         topic = _topic_of(setting.streams)
         if topic is None:
-            return other
-        born_elsewhere = now.number == 0 and now.owners != even_owners(len(now.owners), now.instances)
-        self._elsewhere |= other is not None or born_elsewhere
+            return requested
+        born_elsewhere = current.number == 0 and current.owners != even_owners(len(current.owners), current.instances)
+        self._elsewhere |= requested is not None or born_elsewhere
         if self._elsewhere:
-            return other
+            return requested
         count = len(partitions_of(end.get(topic, "")))
-        if not count or self._fitted == (count, now.instances) or why_not(len(now.owners), now.instances, count):
+        fitted = self._fitted == (count, current.instances)
+        if not count or fitted or why_not(len(current.owners), current.instances, count):
             return None
-        self._fitted = count, now.instances
-        if homes(now.owners, now.instances, count) is not None:
+        self._fitted = count, current.instances
+        if homes(current.owners, current.instances, count) is not None:
             return None
-        owners = owners_by_partition(len(now.owners), now.instances, count)
-        why = f"each of {now.instances} instances has the keys of one of {count} partitions of a topic"
+        owners = owners_by_partition(len(current.owners), current.instances, count)
+        why = f"each of {current.instances} instances has the keys of one of {count} partitions of a topic"
         return WantedOwners(owners, why)
 
     def deltas(

@@ -109,7 +109,7 @@ class SparkTimes:
         store: Any = self._spark.sparkContext._jsc.sc().statusStore()
         none = self._jvm.java.util.ArrayList()
         stages = store.stageList(none, False, False, getattr(store, "stageList$default$4")(), none)
-        found: dict[tuple[int, int], list[Span]] = {}
+        spans_by_stage: dict[tuple[int, int], list[Span]] = {}
         with self._lock:
             for place in range(stages.size()):  # the newest is the first
                 stage = stages.apply(place)
@@ -120,9 +120,9 @@ class SparkTimes:
                     continue
                 if span.start_us < since_us:
                     break
-                found[key] = known or [span, *self._tasks_of(stage, store)]
-            self._stages = found
-        return [span for spans in found.values() for span in spans]
+                spans_by_stage[key] = known or [span, *self._tasks_of(stage, store)]
+            self._stages = spans_by_stage
+        return [span for spans in spans_by_stage.values() for span in spans]
 
 
     def _tasks_of(self, stage: Any, store: Any) -> Iterator[Span]:

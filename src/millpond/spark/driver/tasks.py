@@ -315,17 +315,17 @@ def packets_of(
 
     `rows`: the events that Spark reads. `files`: what the tasks read into Arrow; the rows do not contain it.
     """
-    found: list[ArrowRows] = []
+    frames: list[ArrowRows] = []
     if rows is not None:
-        found.append(rows.map(_Gather(task) if files is None else _GatherOthers(task, files), PACKETS))
+        frames.append(rows.map(_Gather(task) if files is None else _GatherOthers(task, files), PACKETS))
     if files is not None:
         numbers = ArrowRows.numbers(spark, len(files.parts), len(files.parts))
-        found.append(numbers.map(_GatherFiles(task.without_texts, files), PACKETS))
+        frames.append(numbers.map(_GatherFiles(task.without_texts, files), PACKETS))
     parts = stored_parts(task)
-    if parts or not found:
+    if parts or not frames:
         numbers = ArrowRows.numbers(spark, parts, max(1, min(parts, task.instances)))
-        found.append(numbers.map(_GatherStored(task, open_files), PACKETS))
-    return reduce(ArrowRows.union, found)
+        frames.append(numbers.map(_GatherStored(task, open_files), PACKETS))
+    return reduce(ArrowRows.union, frames)
 
 
 def deltas_of(

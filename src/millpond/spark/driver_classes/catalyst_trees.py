@@ -132,26 +132,26 @@ def _strings(listed: str) -> Iterator[str]:
         start += int(size)
 
 
-def _describe(known: dict[str, JavaObject], values: list[str], strings: list[str]) -> None:
+def _describe(node: dict[str, JavaObject], values: list[str], strings: list[str]) -> None:
     """Set what is known of a node, as results of its methods or under the names that `private_names` uses."""
     identity, sql_type, start, stop, text, name, parts, metadata, flags = values
     if identity:
-        known["_id"] = int(identity)
+        node["_id"] = int(identity)
     if sql_type:
-        known["_type"] = plain_type(sql_type)
-    known["_place"] = (strings[int(text)], int(start), int(stop) + 1) if text else None
+        node["_type"] = plain_type(sql_type)
+    node["_place"] = (strings[int(text)], int(start), int(stop) + 1) if text else None
     if name:
-        known["name"] = partial(str, strings[int(name)])
+        node["name"] = partial(str, strings[int(name)])
     if parts:
-        known["_parts"] = [strings[int(part)] for part in parts.split()]
+        node["_parts"] = [strings[int(part)] for part in parts.split()]
     if metadata:
-        known["_json"] = strings[int(metadata)]
+        node["_json"] = strings[int(metadata)]
     if "c" in flags:
-        known["child"] = partial(known["_children"].__getitem__, 0)
+        node["child"] = partial(node["_children"].__getitem__, 0)
     elif "b" in flags:
-        known["left"], known["right"] = (partial(known["_children"].__getitem__, place) for place in (0, 1))
+        node["left"], node["right"] = (partial(node["_children"].__getitem__, place) for place in (0, 1))
     if "s" in flags or "t" in flags:  # of a plan
-        known["isStreaming"], known["_expressions"] = partial(bool, "s" in flags), []
+        node["isStreaming"], node["_expressions"] = partial(bool, "s" in flags), []
 
 
 def load_with(spark: SparkSession) -> None:

@@ -83,18 +83,18 @@ def _default(catalyst: Catalyst, table: str, column: str, kind: DataType, sql: s
     Raises:
         QueryError: it is not a constant, depends on the clock, or uses something that query text may not use.
     """
-    what = f"The DEFAULT {sql} of the column {column} of {table}"
+    subject = f"The DEFAULT {sql} of the column {column} of {table}"
     try:
         # checked before the analysis, because folding a constant evaluates it
         judge(parse(catalyst, f"SELECT ({sql}\n) FROM nothing"), ("nothing",))
         check_stable(catalyst, items(analysed(catalyst.spark.range(0).selectExpr(f"({sql}\n)")).projectList())[0])
         return catalyst.default(column, StructType([StructField(column, kind)]), sql)
     except QueryError as error:
-        raise type(error)(f"{what} cannot be used: {error.what}", "Write a constant.") from error
+        raise type(error)(f"{subject} cannot be used: {error.what}", "Write a constant.") from error
     except PySparkException as error:
         reason = str(error).splitlines()[0].split(" SQLSTATE:")[0]
         cure = "Write a constant of the column's type."
-        raise QueryTypeError(f"{what} is no {sql_type(kind)}: {reason}", cure) from error
+        raise QueryTypeError(f"{subject} is no {sql_type(kind)}: {reason}", cure) from error
 
 
 def refuse_clauses(name: str, spec: JavaObject) -> None:

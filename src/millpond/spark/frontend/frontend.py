@@ -294,17 +294,17 @@ class FrontEnd(DeclaredRelations):
                 self._chained[upstream.name] = show_rows(self._spark, upstream)
         return named
 
-    def _kept(self, found: Extraction, leaving: OutputOptions, *, remember: bool) -> AnyQuery:
+    def _kept(self, extraction: Extraction, leaving: OutputOptions, *, remember: bool) -> AnyQuery:
         """Store the streams and expressions of a query; those that another query stored are not replaced."""
-        query = leaving.of(self._catalyst, found.query, found)
+        query = leaving.of(self._catalyst, extraction.query, extraction)
         check_sink(f"The sink of {query.name}", query.sink)
         check_sink(f"The folder of late rows of {query.name}", query.late_sink)
         with storing_results(), self.lock:
             self.homes[query.name] = os.getcwd()
-            for step in (*found.inner, found):
+            for step in (*extraction.inner, extraction):
                 self._keep(step)
-            self._newest += (query, *(step.query for step in found.inner))
-            self._chained |= {stream.name: stream for stream in found.rows_read}
+            self._newest += (query, *(step.query for step in extraction.inner))
+            self._chained |= {stream.name: stream for stream in extraction.rows_read}
             if remember:
                 self._queries.setdefault(query.name, query)
         return query

@@ -97,19 +97,19 @@ def declared_query(catalyst: Catalyst, plan: JavaObject) -> Declared:
         raise QueryRefused(f"{name} has PARTITIONED BY or CLUSTER BY, which a query cannot have.", "Leave it out.")
     if kind_of_plan == SELECTED and plan.columns().size():
         raise QueryRefused(f"{name} lists columns; they follow from its SELECT.", "Leave the list out.")
-    given = dict(pairs(spec.properties()))
+    options = dict(pairs(spec.properties()))
     if kind_of_plan in TABLES:
-        given |= options_of(name, spec)
+        options |= options_of(name, spec)
     elif spec.options().size():
         raise QueryTypeError(f"{name} has OPTIONS.", "Use TBLPROPERTIES ('path' = '…').")
     location = optional(spec.location())
-    given |= {} if location is None else {"path": plain_path(str(location))}
+    options |= {} if location is None else {"path": plain_path(str(location))}
     provider = optional(spec.provider())
     if kind_of_plan in TABLES and provider is None:
         raise UnsupportedQuery(f"The sink {name} has no USING clause.", f"Use one of {', '.join(declared_names())}.")
     kind = _kind(f"{name} is", str(provider or NOWHERE).lower(), declared_names())
     columns = () if kind_of_plan == SELECTED else columns_of(catalyst, plan, name, kind.name)
-    return _declared(name, kind, given)._replace(columns=_plain_columns(name, columns))
+    return _declared(name, kind, options)._replace(columns=_plain_columns(name, columns))
 
 
 def zone_of_query(catalyst: Catalyst, declared: Declared, zone: str | None) -> str | None:

@@ -190,7 +190,7 @@ def split(text: str) -> list[Statement]:
     Raises:
         QuerySyntaxError: a quote or a comment is never closed.
     """
-    found: list[Statement] = []
+    statements: list[Statement] = []
     start = position = 0
     empty = True  # whether the statement has contained only comments until now
     while True:
@@ -201,9 +201,9 @@ def split(text: str) -> list[Statement]:
             if not empty:
                 lead = len(text[start:stop]) - len(text[start:stop].lstrip())
                 line = TextSpan(text, start + lead, stop).line
-                found.append(Statement(text[start:stop].strip(), line, start + lead))
+                statements.append(Statement(text[start:stop].strip(), line, start + lead))
             if token is None:
-                return found
+                return statements
             start = position = token.end()
             empty = True
         elif token.group("open"):
@@ -307,18 +307,18 @@ def _stream(catalyst: Catalyst, plan: JavaObject, zone: str | None) -> Stream:
             cure += f"; a batch table is a CREATE TEMPORARY VIEW {name} USING {provider} OPTIONS (…)"
         raise UnsupportedQuery(f"The stream {name} has {what}.", f"{cure}.")
     options = options_of(name, spec)
-    known = {option.lower(): option for option in kind.options}
+    options_by_name = {option.lower(): option for option in kind.options}
     for option in options:
         if kind.topics:
             refuse_kafka(name, option)
-        check_known(option, known, f"an option of {provider}")
+        check_known(option, options_by_name, f"an option of {provider}")
     declared = columns_of(catalyst, plan, name, provider)
     columns = tuple(column for column in declared if isinstance(column, Field))
     made_in = msgspec.UNSET if zone is None else zone
     generated = tuple(msgspec.structs.replace(one, zone=made_in) for one in declared if isinstance(one, Generated))
     if zone is not None:
         _refuse_local_defaults(name, columns)
-    source = _zoned(_source(provider, options, known), zone)
+    source = _zoned(_source(provider, options, options_by_name), zone)
     made = Stream(name, _columns(name, kind, columns, options), source)
     stream = completed(msgspec.structs.replace(
         made, partitioned=_partitioned(name, plan, kind, columns), computed=generated or msgspec.UNSET

@@ -82,7 +82,7 @@ def readers_of(spark: SparkSession, wanted: Sequence[WantedStream], layout: Read
     """How each source of an epoch's frame is read; `layout`: the frame's columns, in the order of `wanted`."""
     catalyst, streams = Catalyst(spark), [want.stream for want in wanted]
     width = 1 + sum(len(one.columns) for one in layout.streams)
-    found: dict[str, FileRows | str] = {
+    readers: dict[str, FileRows | str] = {
         base.name: "it is read only for derived streams" for want in wanted for base, _ in bases_of(want)
     }
     for position, (want, placed) in enumerate(zip(wanted, layout.streams, strict=True)):
@@ -110,8 +110,8 @@ def readers_of(spark: SparkSession, wanted: Sequence[WantedStream], layout: Read
             want.stream.name, position, columns, width, want.stream.source.format, zone, csv, computed,
             _folder(want.stream.source), tuple((one.name, one.type) for one in want.stream.columns),
         )  # fmt: skip
-        found[want.stream.name] = why or rows
-    return found
+        readers[want.stream.name] = why or rows
+    return readers
 
 
 def _folder(source: Source) -> str:
@@ -192,7 +192,7 @@ class ArrowFiles:
 
     def _divided(self, sources: tuple[FileRows, ...], files: Mapping[str, list[_File]]) -> FileTask:
         """Divide files among tasks: large ones by row groups or bytes, small ones several to a task."""
-        total = sum(file.size for some in files.values() for file in some)
+        total = sum(file.size for group in files.values() for file in group)
         cores = int(self._spark.sparkContext.defaultParallelism)
         most = min(max(-(-total // cores), LEAST_BYTES), MOST_BYTES)
         pieces: list[_Piece] = []
@@ -205,9 +205,9 @@ class ArrowFiles:
                 )
         bins: list[tuple[int, int, list[_Piece]]] = [(0, i, []) for i in range(max(1, -(-total // most)))]
         for piece in sorted(pieces, reverse=True):
-            size, i, some = heapq.heappop(bins)
-            heapq.heappush(bins, (size + piece.size, i, [*some, piece]))
-        parts = (tuple(one.part for one in sorted(some, key=lambda one: one.order)) for _, _, some in sorted(bins))
+            size, i, group = heapq.heappop(bins)
+            heapq.heappush(bins, (size + piece.size, i, [*group, piece]))
+        parts = (tuple(one.part for one in sorted(group, key=lambda one: one.order)) for _, _, group in sorted(bins))
         return FileTask(sources, tuple(part for part in parts if part))
 
     def note_obstacle(self, files: ChosenFiles, obstacle: Obstacle) -> None:

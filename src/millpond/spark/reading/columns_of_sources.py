@@ -27,19 +27,19 @@ class ReadColumns(NamedTuple):
 
 def columns_of_sources(wanted: Iterable[WantedStream], times: Mapping[str, set[str]]) -> list[ReadColumns]:
     """The sources of wanted streams with the columns that are read; `times`: the event times of each stream."""
-    found: dict[str, ReadColumns] = {}
+    by_source: dict[str, ReadColumns] = {}
     for want in wanted:
         names = {*want.columns, *(name for foreign in want.foreigns for name in foreign.value.columns)}
         branches = [None] if want.derived is None else want.derived.branches
         for branch in branches:
             stream = want.stream if branch is None else branch.base
-            known = found.get(stream.name, ReadColumns(stream, frozenset(), frozenset()))
+            known = by_source.get(stream.name, ReadColumns(stream, frozenset(), frozenset()))
             columns, moments = (
                 frozenset(some) if branch is None else read_by(branch, some)
                 for some in (names, times[want.stream.name])
             )
-            found[stream.name] = ReadColumns(stream, known.columns | columns, known.times | moments)
-    return list(found.values())
+            by_source[stream.name] = ReadColumns(stream, known.columns | columns, known.times | moments)
+    return list(by_source.values())
 
 
 def times_of(queries: Iterable[AnyQuery]) -> dict[str, set[str]]:
@@ -54,18 +54,18 @@ def times_of(queries: Iterable[AnyQuery]) -> dict[str, set[str]]:
 
 
 def needed_columns(
-    queries: Sequence[AnyQuery], streams: Mapping[str, Stream], kept: Iterable[str], times: Mapping[str, str],
+    queries: Sequence[AnyQuery], streams: Mapping[str, Stream], kept_streams: Iterable[str], times: Mapping[str, str],
     halted: Collection[str],
 ) -> tuple[dict[str, set[str]], set[str]]:  # fmt: skip
     """The needed columns of each stream that is read, and the streams that are read by queries that are not `halted`.
 
-    `kept` are streams that are read whether or not a query needs them. `times` gives the event-time column of each
-    stream whose time is observed. A halted query needs no columns, but its streams are still read.
+    `kept_streams` are those that are read whether or not a query needs them. `times` gives the event-time column of
+    each stream whose time is observed. A halted query needs no columns, but its streams are still read.
     """
     read = {stream for query in queries for stream in query.streams}
     answered = {stream for query in queries if query.name not in halted for stream in query.streams}
     bases = {base for name in read if (made := streams[name].derived) is not None for base in made.reads}
-    needed: dict[str, set[str]] = {name: set() for name in kept if name in read or name not in bases}
+    needed: dict[str, set[str]] = {name: set() for name in kept_streams if name in read or name not in bases}
     needed |= {name: set() for name in read - answered}
     for watched, time in times.items():
         needed.setdefault(watched, set()).add(time)

@@ -95,17 +95,17 @@ class FileSource(SparkSource):
         """
         reader = spark.read.format("binaryFile").option("__globPaths__", "false")
         table = (
-            reader.load([one.decoded for one in files])
+            reader.load([file.decoded for file in files])
             .select("path", "length", F.unix_millis("modificationTime").alias("changed")).toArrow()
         )  # fmt: skip
         found = {path_of(row["path"]): row for row in table.to_pylist()}
-        for one in files:
-            row = found.get(path_of(one.decoded))
+        for file in files:
+            row = found.get(path_of(file.decoded))
             if row is None:
-                raise gone(self.stream, f"{one.decoded} is not there.")
-            if row["changed"] != one.timestamp:
-                raise gone(self.stream, f"{one.decoded} was changed since it was read.")
-        return [found[path_of(one.decoded)]["length"] for one in files]
+                raise gone(self.stream, f"{file.decoded} is not there.")
+            if row["changed"] != file.timestamp:
+                raise gone(self.stream, f"{file.decoded} was changed since it was read.")
+        return [found[path_of(file.decoded)]["length"] for file in files]
 
 
 def _files(folder: Path, epochs: Sequence[PastEpoch]) -> list[ListedFile]:

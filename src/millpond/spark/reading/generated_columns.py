@@ -30,7 +30,7 @@ def with_generated(spark: SparkSession, frame: DataFrame, stream: Stream) -> Dat
     columns = [frame[f"`{name.replace('`', '``')}`"] for name in frame.columns]
     for generated in stream.generated:
         column = F.expr(f"({generated.sql}\n)")
-        what = f"The column {generated.name} of {stream.name}, GENERATED ALWAYS AS ({generated.sql}),"
+        subject = f"The column {generated.name} of {stream.name}, GENERATED ALWAYS AS ({generated.sql}),"
         try:
             zoned = in_zone(frame, generated.zone or None)
             alone = zoned.select(column.alias(generated.name))
@@ -41,10 +41,10 @@ def with_generated(spark: SparkSession, frame: DataFrame, stream: Stream) -> Dat
         except PySparkException as error:
             reason = str(error).splitlines()[0].split(" SQLSTATE:")[0]
             raise QueryTypeError(
-                f"{what} cannot be computed: {reason}", "Write an expression over columns that are not GENERATED."
+                f"{subject} cannot be computed: {reason}", "Write an expression over columns that are not GENERATED."
             ) from error
         except QueryError as error:
-            raise type(error)(f"{what} cannot be computed: {error.what}", error.cure) from error
+            raise type(error)(f"{subject} cannot be computed: {error.what}", error.cure) from error
         columns.insert(generated.position, column.alias(generated.name))
     return frame.select(*columns)
 

@@ -136,20 +136,20 @@ def _reported(query: StreamingQuery | None) -> Sequence[str]:
     because a limit may allow a batch to read only a part.
     """
     java: Any = getattr(query, "_jsq", None)
-    found: list[str] = []
+    offsets: list[str] = []
     if java is None:
-        return found
+        return offsets
     try:
         progress = java.lastProgress()
-        found += [] if progress is None else [str(source.latestOffset()) for source in progress.sources()]
+        offsets += [] if progress is None else [str(source.latestOffset()) for source in progress.sources()]
         sources = java.streamingQuery().sources()
         for source in () if sources is None else items(sources):
             with suppress(Py4JError):  # not every source reports it
                 latest = source.reportLatestOffset()
-                found += [] if latest is None else [str(latest.json())]
+                offsets += [] if latest is None else [str(latest.json())]
     except (Py4JError, OSError):
         pass  # the JVM is ending, so the values known until now are used
-    return found
+    return offsets
 
 
 def _ranges(offsets: str) -> dict[str, dict[str, int]]:

@@ -26,7 +26,7 @@ def source_updates(checkpoint: Path, end: Offsets, known: Mapping[str, SourceSta
     Raises:
         CorruptError: a source's list of files cannot be read.
     """
-    found: dict[str, SourceUpdate] = {}
+    updates: dict[str, SourceUpdate] = {}
     for stream, offset in end.items():
         if stream == TICK:
             continue
@@ -44,8 +44,8 @@ def source_updates(checkpoint: Path, end: Offsets, known: Mapping[str, SourceSta
             changed.update(dict.fromkeys(before.stored.keys() - stored.keys()))
             update = SourceUpdate(stored=changed)
         if stream not in known or update != SourceUpdate():
-            found[stream] = update
-    return found
+            updates[stream] = update
+    return updates
 
 
 def stored_files(folder: Path) -> dict[str, str]:

@@ -106,11 +106,11 @@ def declared(stream: Stream) -> Stream:
             raise QueryTypeError(f"`{option}` is not an option of kafka.", f"Use some of: {OPTIONS}.")
     if len([name for name in _TOPICS if options.get(name)]) != 1:
         raise QueryTypeError(f"The stream {stream.name} has no topic.", "Add OPTIONS (subscribe 'topic').")
-    given = stream.columns[: -len(META)] if stream.columns[-len(META) :] == META else stream.columns
-    for field in given:
+    declared_columns = stream.columns[: -len(META)] if stream.columns[-len(META) :] == META else stream.columns
+    for field in declared_columns:
         if field.name.lower() in (*(meta.name for meta in META), DEAD, RECORD):
             raise QueryTypeError(f"The column {field.name} of {stream.name} is provided by Kafka.", "Leave it out.")
-    _check_format(stream.name, options, given)
+    _check_format(stream.name, options, declared_columns)
     order = stream.order
     if order is None:
         order = Order("_source", "_offset")
@@ -119,7 +119,7 @@ def declared(stream: Stream) -> Stream:
             f"The stream {stream.name} declares an order, but the order of a Kafka stream is that of its offsets.",
             "Leave out 'order.partition' and 'order.offset'.",
         )
-    return msgspec.structs.replace(stream, columns=(*given, *META), order=order)
+    return msgspec.structs.replace(stream, columns=(*declared_columns, *META), order=order)
 
 
 def _check_format(name: str, options: dict[str, str], given: tuple[Field, ...]) -> None:

@@ -115,7 +115,7 @@ class Messages(NamedTuple):
         path, begin = _paths(data, at + HEADER, stop[mine])
         reasons[mine[begin < 0]] = NO_PARSE
         keys, place = np.unique(np.column_stack([number, path]), axis=0, return_inverse=True)
-        found = []
+        groups = []
         for n, key in enumerate(keys.tolist()):
             which = key[0]
             if which not in self.schemas and self.fetches_unknown:
@@ -131,8 +131,8 @@ class Messages(NamedTuple):
             elif self.message not in (None, name):
                 reasons[mine[own]] = f"the value is a message {name}"
             else:
-                found.append((which, schema, name, mine[own], _cut(data, begin[own], stop[mine[own]])))
-        return found
+                groups.append((which, schema, name, mine[own], _cut(data, begin[own], stop[mine[own]])))
+        return groups
 
 
 def parse_protobuf(
@@ -199,17 +199,17 @@ def _paths(data: npt.NDArray[np.uint8], at: Ints, stop: Ints) -> tuple[Ints, Int
 
     The start is -1 if the indices cannot be read. A single zero stands for the first message.
     """
-    count, here, bad = _zigzags(data, at, stop)
+    count, position, bad = _zigzags(data, at, stop)
     bad |= (count < 0) | (count > _DEEPEST)
     deepest = int(count[~bad].max(initial=1))
     path = np.full((len(at), max(deepest, 1)), -1, np.int64)
     path[count == 0, 0] = 0
     for depth in range(deepest):
         more = np.flatnonzero(~bad & (count > depth))
-        path[more, depth], here[more], wrong = _zigzags(data, here[more], stop[more])
+        path[more, depth], position[more], wrong = _zigzags(data, position[more], stop[more])
         bad[more[wrong]] = True
     path[bad] = -1
-    return path, np.where(bad, -1, here)
+    return path, np.where(bad, -1, position)
 
 
 def _zigzags(data: npt.NDArray[np.uint8], at: Ints, stop: Ints) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
@@ -222,21 +222,21 @@ def _varints(data: npt.NDArray[np.uint8], at: Ints, stop: Ints) -> tuple[Ints, I
 
     `stop`: the end of the available bytes of each.
     """
-    value, here = np.zeros(len(at), np.uint64), at.copy()
+    value, position = np.zeros(len(at), np.uint64), at.copy()
     waiting = np.arange(len(at))
     bad = np.zeros(len(at), bool)
     for shift in range(0, 70, 7):
-        over = here[waiting] >= stop[waiting]
+        over = position[waiting] >= stop[waiting]
         bad[waiting[over]] = True
         waiting = waiting[~over]
         if not waiting.size:
             break
-        byte = data[here[waiting]]
+        byte = data[position[waiting]]
         value[waiting] |= (byte & 127).astype(np.uint64) << np.uint64(shift)
-        here[waiting] += 1
+        position[waiting] += 1
         waiting = waiting[byte > 127]
     bad[waiting] = True
-    return value.view(np.int64), here, bad
+    return value.view(np.int64), position, bad
 
 
 def _read(number: int, schema: Registered | None) -> ProtoSchema | str:

@@ -86,16 +86,16 @@ def _parsed(frame: DataFrame, layout: ReadLayout, text: TextStream, stream: Stre
     made = parsed(records, stream, fields, dict(stream.source.options))
     values = dict(zip((field.name for field in fields), made.columns, strict=True))
     columns = [
-        values[column.name].alias(column_name(text.position, place))
-        for place, column in enumerate(layout.streams[text.position].columns) if column.name in values
+        values[column.name].alias(column_name(text.position, i))
+        for i, column in enumerate(layout.streams[text.position].columns) if column.name in values
     ]  # fmt: skip
     reason = F.when(mine, made.reason)
     whole = letter.withField("reason", reason)
     if not text.keeps_bytes:
         whole = whole.withField(VALUE, F.lit(None).cast("binary"))
     dead = F.when(mine, F.when(reason.isNotNull(), whole)).otherwise(letter)
-    place = F.when(reason.isNotNull(), F.lit(DEAD)).otherwise(F.col(_STREAM))
-    return made.records.select(place.alias(_STREAM), *others, *columns, dead.alias(LETTER_COLUMN))
+    stream_column = F.when(reason.isNotNull(), F.lit(DEAD)).otherwise(F.col(_STREAM))
+    return made.records.select(stream_column.alias(_STREAM), *others, *columns, dead.alias(LETTER_COLUMN))
 
 
 class ReadByGather:
@@ -130,7 +130,7 @@ class TextReading:
     def by_spark(self, layout: ReadLayout | None, start: Offsets, end: Offsets) -> list[str]:
         """The streams of texts that Spark parses in an epoch, because the gather met an obstacle not long ago."""
         names = [] if layout is None else [layout.streams[text.position].name for text in layout.texts]
-        found = []
+        streams = []
         self._tried.clear()
         for name in names:
             if start.get(name) == end.get(name):
@@ -139,10 +139,10 @@ class TextReading:
             state.epochs += 1
             if not state.attempts.due():
                 state.of_spark += 1
-                found.append(name)
+                streams.append(name)
             else:
                 self._tried.add(name)
-        return found
+        return streams
 
     def note_obstacle(self, obstacle: Obstacle) -> bool:
         """Note that the gather has met an obstacle in a stream, whose texts Spark parses in this epoch.

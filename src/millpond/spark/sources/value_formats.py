@@ -62,8 +62,8 @@ def options_of(form: str) -> list[str]:
     return f"{_OURS[form]} {_PARSERS.get(form, '')}".split()
 
 
-def check_format(name: str, options: Mapping[str, str], given: tuple[Field, ...]) -> None:
-    """Refuse an unknown format, and options and columns that do not fit it; `given` are the declared columns.
+def check_format(name: str, options: Mapping[str, str], columns: tuple[Field, ...]) -> None:
+    """Refuse an unknown format, and options and columns that do not fit it; `columns` are the declared ones.
 
     Raises:
         UnsupportedQuery: the format does not exist.
@@ -77,15 +77,15 @@ def check_format(name: str, options: Mapping[str, str], given: tuple[Field, ...]
     for option in options:
         if option in OPTIONS.split() and option not in options_of(form):
             raise QueryTypeError(f"`{option}` is not an option of {form} values.", "Leave it out.")
-    if not given:
+    if not columns:
         raise QueryTypeError(f"The stream {name} declares no columns.", "List them: CREATE TABLE name (a INT, …).")
-    defaults = [field.name for field in given if not isinstance(field.default, msgspec.UnsetType)]
+    defaults = [field.name for field in columns if not isinstance(field.default, msgspec.UnsetType)]
     if defaults and form != "json":
         raise QueryRefused(
             f"The column {defaults[0]} of {name} has a DEFAULT, which {form} values do not take.",
             "Leave it out, and write coalesce(column, value) in the queries.",
         )
-    if form == "raw" and (len(given) != 1 or given[0].type not in ("string", "binary")):
+    if form == "raw" and (len(columns) != 1 or columns[0].type not in ("string", "binary")):
         raise QueryTypeError(
             f"The stream {name} takes raw values, which are one column.", "Declare one, STRING or BINARY."
         )

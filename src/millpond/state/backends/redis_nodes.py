@@ -302,7 +302,7 @@ class Nodes:
                 if i in unanswered.redirected:
                     sent.append(packed([b"ASKING"]))
                 sent.append(commands[i].data)
-        found = []
+        answers = []
         answered = self._answered(words)
         for address, numbers in by_node.items():
             count(len(numbers), self._local.get(address, False))
@@ -311,8 +311,8 @@ class Nodes:
             for i in by_node[address]:
                 if i in unanswered.redirected:
                     next(at)
-                found.append((address, i, next(at)))
-        return found
+                answers.append((address, i, next(at)))
+        return answers
 
     def _answered(self, words: Mapping[NodeAddress, Sequence[bytes]]) -> dict[NodeAddress, list[Any]]:
         """Sends one pipeline to each node before it reads any answer. An error is the answer to each failed command."""

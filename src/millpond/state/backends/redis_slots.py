@@ -117,25 +117,25 @@ class ClusterSlots:
             StoreError: a node refused, or a slot moves to a node that is down; the call may be repeated.
         """
         known = self.primaries()
-        by_id = {one.id: one for one in known}
+        by_id = {node.id: node for node in known}
         open_slots = self._open(known)
         half: dict[tuple[bytes, bytes], list[int]] = defaultdict(list)
         stale: dict[NodeAddress, list[list[bytes]]] = defaultdict(list)
-        for one in known:
-            for slot, target in open_slots[one.id].migrating.items():
-                if slot not in one.slots:
-                    stale[one.address].append(_setslot(slot, b"STABLE"))
+        for node in known:
+            for slot, target in open_slots[node.id].migrating.items():
+                if slot not in node.slots:
+                    stale[node.address].append(_setslot(slot, b"STABLE"))
                 elif target in by_id:
-                    half[one.id, target].append(slot)
+                    half[node.id, target].append(slot)
                 else:
                     raise StoreError(
-                        f"Slot {slot} of the cluster moves from {one.name} to a node that is down.",
+                        f"Slot {slot} of the cluster moves from {node.name} to a node that is down.",
                         "Start this node, or run `redis-cli --cluster fix`.",
                     )
-            for slot, source in open_slots[one.id].importing.items():
-                sends = source in by_id and open_slots[source].migrating.get(slot) == one.id
+            for slot, source in open_slots[node.id].importing.items():
+                sends = source in by_id and open_slots[source].migrating.get(slot) == node.id
                 if not (sends and slot in by_id[source].slots):
-                    stale[one.address].append(_setslot(slot, b"STABLE"))
+                    stale[node.address].append(_setslot(slot, b"STABLE"))
         self._sure(stale)
         for (source, target), slots in half.items():
             self._carry(sorted(slots), by_id[source], by_id[target])
@@ -187,24 +187,24 @@ class ClusterSlots:
     def _carry_some(self, slots: Sequence[int], source: Primary, target: Primary, port: int) -> None:
         words = [_setslot(slot, b"IMPORTING", source.id) for slot in slots]
         answers = self._nodes.run_on_each({target.address: words})[target.address]
-        taken = [slot for slot, answer in zip(slots, answers, strict=True) if _ALREADY in str(answer)]
+        moved = [slot for slot, answer in zip(slots, answers, strict=True) if _ALREADY in str(answer)]
         self._check(answer for answer in answers if _ALREADY not in str(answer))
         reached("slots.importing")
-        slots = [slot for slot in slots if slot not in taken]
+        slots = [slot for slot in slots if slot not in moved]
         self._sure({source.address: [_setslot(slot, b"MIGRATING", target.id) for slot in slots]})
         reached("slots.migrating")
-        left = slots
-        while left:
-            words = [[b"CLUSTER", b"GETKEYSINSLOT", b"%d" % slot, b"%d" % KEYS_AT_ONCE] for slot in left]
+        remaining = slots
+        while remaining:
+            words = [[b"CLUSTER", b"GETKEYSINSLOT", b"%d" % slot, b"%d" % KEYS_AT_ONCE] for slot in remaining]
             found = self._sure({source.address: words})[source.address]
-            left = [slot for slot, keys in zip(left, found, strict=True) if keys]
+            remaining = [slot for slot, keys in zip(remaining, found, strict=True) if keys]
             for keys in filter(None, found):
                 self._sure({source.address: [self._migrate(keys, (target.address[0], port))]})
                 reached("slots.keys_moved")
-        taken += self._give(slots, target, target, b"-<-", source)
+        moved += self._give(slots, target, target, b"-<-", source)
         reached("slots.taken")
-        self._give(taken, target, source, b"->-", target)  # the other nodes learn it from the target
-        if not {*slots} <= {*taken}:
+        self._give(moved, target, source, b"->-", target)  # the other nodes learn it from the target
+        if not {*slots} <= {*moved}:
             raise StoreError(
                 f"Slots of the cluster {self._nodes.name} are moved by another process, too.",
                 "Let it end; this move is repeated.",

@@ -309,7 +309,7 @@ def by_column(
     Columns that share an array in every piece still share one afterwards.
     """
     names = dict.fromkeys(name for piece in pieces for name in piece.columns)
-    known: dict[tuple[MergeRule, tuple[int, ...]], Ints] = {}
+    merged: dict[tuple[MergeRule, tuple[int, ...]], Ints] = {}
     columns: dict[str, Ints] = {}
     for name in names:
         if is_low_word(name):
@@ -320,9 +320,9 @@ def by_column(
             continue
         parts = [piece.columns.get(name) for piece in pieces]
         same = (rule, tuple(id(part) if part is not None else 0 for part in parts))
-        if same not in known:
-            known[same] = merge(rule, parts)
-        columns[name] = known[same]
+        if same not in merged:
+            merged[same] = merge(rule, parts)
+        columns[name] = merged[same]
     return columns
 
 

@@ -93,19 +93,19 @@ def merged_overlapping(rule: MergeRule, left: npt.NDArray[Any], right: npt.NDArr
     return merged(rule, left, right)
 
 
-def merge_at(rule: MergeRule, found: npt.NDArray[Any], places: Ints, values: npt.NDArray[Any]) -> None:
-    """Merges each value into `found` at its position, in place."""
+def merge_at(rule: MergeRule, targets: npt.NDArray[Any], places: Ints, values: npt.NDArray[Any]) -> None:
+    """Merges each value into `targets` at its position, in place."""
     if rule.bytewise:
         held = np.flatnonzero(values)  # these are few if cells have few values
         at = (places[held, None] * 8 + np.arange(8)).reshape(-1)
-        rule.ufunc.at(found.view(np.uint8), at, _bytes_of(values[held]))
+        rule.ufunc.at(targets.view(np.uint8), at, _bytes_of(values[held]))
         return
-    if found.dtype != WIDE:
-        rule.ufunc.at(found, places, values)
+    if targets.dtype != WIDE:
+        rule.ufunc.at(targets, places, values)
         return
-    rule.ufunc.at(found["high"], places, values["high"])
-    leading = values["high"] == found["high"][places]
-    rule.ufunc.at(found["low"], places[leading], values["low"][leading])
+    rule.ufunc.at(targets["high"], places, values["high"])
+    leading = values["high"] == targets["high"][places]
+    rule.ufunc.at(targets["low"], places[leading], values["low"][leading])
 
 
 def merged_runs(rule: MergeRule, column: npt.NDArray[Any], starts: Ints) -> npt.NDArray[Any]:

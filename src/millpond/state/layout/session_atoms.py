@@ -77,23 +77,23 @@ def _reach(places: Ints, last_us: Ints) -> Ints:
 
 def reduced(columns: Mapping[str, npt.NDArray[np.integer]], new: Mask) -> dict[str, Ints]:
     """The columns with the rows of each run merged into one row; a run begins where `new` is set."""
-    found = each_once(columns, lambda column: column.astype(np.int64, copy=False))
+    merged = each_once(columns, lambda column: column.astype(np.int64, copy=False))
     if new.all():
-        return found
+        return merged
     while True:
         starts = np.flatnonzero(new)
         lengths = np.diff(np.append(starts, len(new)))
         within = np.arange(len(new)) - np.repeat(starts, lengths)
         part = within % _AT_ONCE == 0
-        found = normalised(_merged(found, part))
+        merged = normalised(_merged(merged, part))
         if int(lengths.max()) <= _AT_ONCE:
-            return found
+            return merged
         new = new[part]
 
 
 def _merged(columns: Mapping[str, Ints], new: Mask) -> dict[str, Ints]:
     starts = np.flatnonzero(new)
-    known: dict[tuple[MergeRule, int], Ints] = {}
+    merged_columns: dict[tuple[MergeRule, int], Ints] = {}
     merged: dict[str, Ints] = {}
     for name, column in columns.items():
         if is_low_word(name):
@@ -105,9 +105,9 @@ def _merged(columns: Mapping[str, Ints], new: Mask) -> dict[str, Ints]:
             merged |= extreme_names(name, merged_runs(rule, extremes, starts))
             continue
         same = (rule, id(column))
-        if same not in known:
-            known[same] = merged_runs(rule, column, starts)
-        merged[name] = known[same]
+        if same not in merged_columns:
+            merged_columns[same] = merged_runs(rule, column, starts)
+        merged[name] = merged_columns[same]
     return merged
 
 

@@ -183,16 +183,16 @@ def _carried(digits: Mapping[int, Ints], bits: int = _HALF_BITS) -> dict[int, In
     if not digits:
         return {}
     carried = dict(digits)
-    place, last = min(carried), max(carried)
-    while place <= last:
-        digit = carried.get(place)
+    position, last = min(carried), max(carried)
+    while position <= last:
+        digit = carried.get(position)
         if digit is not None:
             carry = (digit + (1 << (bits - 1))) >> bits
             if carry.any():
-                carried[place] = digit - (carry << bits)
-                carried[place + 1] = carried[place + 1] + carry if place + 1 in carried else carry
-                last = max(last, place + 1)
-        place += 1
+                carried[position] = digit - (carry << bits)
+                carried[position + 1] = carried[position + 1] + carry if position + 1 in carried else carry
+                last = max(last, position + 1)
+        position += 1
     return carried
 
 
@@ -237,7 +237,7 @@ def _rounded(words: list[Ints], lowest: int, shift: int) -> Doubles:
     shape = words[0].shape
     high, middle, low = (np.zeros(shape, np.int64) for _ in range(3))
     sticky, below = np.zeros(shape, bool), np.zeros(shape, bool)
-    place = np.zeros(shape, np.int64)
+    position = np.zeros(shape, np.int64)
     for k, word in enumerate(words):  # ascending: move the window of three words up wherever this word is not zero
         lead = word != 0
         if k > 2:
@@ -246,7 +246,7 @@ def _rounded(words: list[Ints], lowest: int, shift: int) -> Doubles:
         low = np.where(lead, words[k - 2] if k >= 2 else 0, low)
         middle = np.where(lead, words[k - 1] if k >= 1 else 0, middle)
         high = np.where(lead, word, high)
-        place = np.where(lead, k, place)
+        position = np.where(lead, k, position)
     bits = np.frexp(high.astype(np.float64))[1].astype(np.int64)
     up = 62 - bits
     short = up <= WORD_BITS
@@ -259,7 +259,7 @@ def _rounded(words: list[Ints], lowest: int, shift: int) -> Doubles:
         short, (middle & ((np.int64(1) << down) - 1)) | low, low & ((np.int64(1) << (WORD_BITS - more)) - 1)
     )
     leading = lead_bits | from_middle | from_low | ((lost != 0) | sticky)
-    exponent = np.where(high > 0, WORD_BITS * (place + lowest) - shift - up, 0)
+    exponent = np.where(high > 0, WORD_BITS * (position + lowest) - shift - up, 0)
     cut = _LEAST_EXPONENT - exponent  # bits below the last one that a subnormal double has
     small = cut > 9
     leading = np.where(small, _halved(leading, np.clip(cut, 1, 63)), leading)

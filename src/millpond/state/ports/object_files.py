@@ -219,11 +219,11 @@ class ObjectFiles(Files):
 
     def _copied(self, file: str) -> bool:
         """Makes a copy of an object; False if it does not exist."""
-        there = [False]
+        exists = [False]
 
         def write(path: Path) -> None:
-            there[0] = self._objects.get_file(file, path)
-            if not there[0]:
+            exists[0] = self._objects.get_file(file, path)
+            if not exists[0]:
                 raise FileNotFoundError
 
         try:
@@ -231,7 +231,7 @@ class ObjectFiles(Files):
                 self._copies.add(copy_of(file, self._run), write)
         except OSError as error:
             raise unreadable(self._copies.path(copy_of(file, self._run)), error) from error
-        return there[0]
+        return exists[0]
 
 
 def copy_of(file: str, run: str) -> str:

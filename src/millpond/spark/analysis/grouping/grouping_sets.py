@@ -55,20 +55,20 @@ def sets_of(plan: JavaObject) -> Sets:
     if kind_of(below) != "Expand":
         return Sets(below)
     columns, rows = outputs(below), [items(row) for row in items(below.projections())]
-    place = next((i for i, column in enumerate(columns) if str(column.name()) == GROUPING_ID), None)
-    if place is None or kind_of(rows[0][place]) != "Literal":
+    id_at = next((i for i, column in enumerate(columns) if str(column.name()) == GROUPING_ID), None)
+    if id_at is None or kind_of(rows[0][id_at]) != "Literal":
         return Sets(below)
-    if place + 1 < len(columns):  # another column distinguishes equal sets
+    if id_at + 1 < len(columns):  # another column distinguishes equal sets
         raise UnsupportedQuery("The query groups by the same grouping set twice.", "Leave one of them out.")
     if len(rows) > MOST_SETS:
         raise UnsupportedQuery(
             f"The query has {len(rows):,} grouping sets; {MOST_SETS} are allowed.", "List fewer sets, or columns."
         )
     through = {id_of(column) for column in outputs(below.child())}
-    own = [i for i, column in enumerate(columns[:place]) if id_of(column) not in through]
+    own = [i for i, column in enumerate(columns[:id_at]) if id_of(column) not in through]
     inputs = {id_of(columns[i]): next(row[i] for row in rows if kind_of(row[i]) != "Literal") for i in own}
     kept = [frozenset(id_of(columns[i]) for i in own if kind_of(row[i]) != "Literal") for row in rows]
-    return Sets(below.child(), inputs, kept, [row[place] for row in rows], columns[place])
+    return Sets(below.child(), inputs, kept, [row[id_at] for row in rows], columns[id_at])
 
 
 def check_column_of_sets(group: JavaObject, before: int, after: int) -> int:

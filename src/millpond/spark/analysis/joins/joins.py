@@ -73,7 +73,7 @@ MOST_PAIRS = 10_000_000
 def extract_any(
     catalyst: Catalyst, frame: DataFrame, terms: Terms, streams: Sequence[Stream] = (), relation: str | None = None,
     functions: UserFunctions | None = None, earlier: Mapping[str, AnyQuery] = MappingProxyType({}),
-    lower: Callable[[Extraction], AnyQuery] = lambda found: found.query,
+    lower: Callable[[Extraction], AnyQuery] = lambda extraction: extraction.query,
 ) -> Extraction:  # fmt: skip
     """Read a streaming DataFrame that was not started and may contain a join; see `extract_query`.
 
@@ -93,13 +93,13 @@ def extract_any(
         check_clock(made.query)
         return inputs.finished(made)
 
-    found = extract(plan, terms)
-    if reads_inner_rows(found):
+    extraction = extract(plan, terms)
+    if reads_inner_rows(extraction):
         with suppress(UnsupportedQuery):  # then the error about the first form says more
-            found = extract(with_lower_columns(catalyst, plan), terms)
+            extraction = extract(with_lower_columns(catalyst, plan), terms)
     if terms.ttl_us is not None:
-        check_ttl(found)
-    return found
+        check_ttl(extraction)
+    return extraction
 
 
 def _extract(context: StepContext, plan: JavaObject) -> Extraction:
@@ -285,16 +285,16 @@ class _JoinReader:
         """The common window, if one side has rows with their complete window and the other is a stream with that
         window.
         """
-        [(own, rows)] = self._rows.items()
-        mine, other = (left, right) if own == LEFT else (right, left)
-        reading = RIGHT if own == LEFT else LEFT
+        [(rows_side, rows)] = self._rows.items()
+        mine, other = (left, right) if rows_side == LEFT else (right, left)
+        reading = RIGHT if rows_side == LEFT else LEFT
         name, part = rows.window(mine), self._sides[reading].input_plan.window_part(other)
         if name is None or part is None or part.field is not None:
             return None
         kind = part.window.kind
         if not isinstance(kind, Sliding) or kind != rows.sliding or not kind.tumbling:
             raise UnsupportedQuery(
-                f"Rows of {self._sides[own].stream.name} have other windows than the stream, or these overlap.",
+                f"Rows of {self._sides[rows_side].stream.name} have other windows than the stream, or these overlap.",
                 f"Select the events that lie in a window: time >= {name}.start AND time < {name}.end.",
             )
         self._times[reading] = part.window.time

@@ -109,7 +109,7 @@ def row_window(keys: Mapping[int, str], upstream: AnyQuery, grids: Mapping[str, 
 
 def grids_of(query: AnyQuery, queries: Mapping[str, AnyQuery]) -> dict[str, Sliding]:
     """The tumbling windows of a query's window columns, by column; `queries` are those whose rows it may read."""
-    found: dict[str, Sliding] = {}
+    grids: dict[str, Sliding] = {}
     for item in query.output:
         if item.expression.type != WINDOW:
             continue
@@ -121,8 +121,8 @@ def grids_of(query: AnyQuery, queries: Mapping[str, AnyQuery]) -> dict[str, Slid
         else:
             window = query.window if isinstance(query, Query) and isinstance(query.window, Sliding) else None
         if window is not None and window.tumbling and window != RUNNING:
-            found[item.name] = window
-    return found
+            grids[item.name] = window
+    return grids
 
 
 def _window_read(query: Selection | Query, item: Named) -> str | None:
