@@ -22,7 +22,7 @@ from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.plan import GroupPlan
 from millpond.runtime.epoch import group_state
 from millpond.runtime.fold import fold, merge_segments
-from millpond.runtime.fold.merge_segments import Merge, merged, merges_due
+from millpond.runtime.fold.merge_segments import SegmentMerge, merged, merges_due
 from millpond.runtime.keys.current_slots import departed_fractions, departed_within
 from millpond.runtime.task.task_values import GroupState, Position, SectionPlace, Watermark
 from millpond.runtime.windows.closing import each_closes, may_close
@@ -142,14 +142,14 @@ def place(
 def test_what_is_due() -> None:
     eight = [place(f"a{i}", 0) for i in range(8)]
     assert merges_due(eight[:7], (), 8, 0) == []
-    assert merges_due(eight, (), 8, 0) == [Merge(tuple(range(8)), 1)]
+    assert merges_due(eight, (), 8, 0) == [SegmentMerge(tuple(range(8)), 1)]
     large = [place(f"b{i}", 1, PORTION // 2) for i in range(8)]
-    assert merges_due(large, (), 8, 0) == [Merge(tuple(range(8)), 2, 4)]
-    assert merges_due(large, (), 8, PORTION // 2) == [Merge(tuple(range(8)), 2, 2)], "as fast as events come"
+    assert merges_due(large, (), 8, 0) == [SegmentMerge(tuple(range(8)), 2, 4)]
+    assert merges_due(large, (), 8, PORTION // 2) == [SegmentMerge(tuple(range(8)), 2, 2)], "as fast as events come"
     ends = (10, 3), (7, 900)
     begun = [place(f"p{i}", 2, PORTION, tuple(f"b{i}" for i in range(8)), end) for i, end in enumerate(ends)]
-    goes_on = Merge(tuple(range(8)), 2, 4, Position(10, 3))
-    assert merges_due([*large, *eight], begun, 8, 0) == [goes_on, Merge(tuple(range(8, 16)), 1)]
+    goes_on = SegmentMerge(tuple(range(8)), 2, 4, Position(10, 3))
+    assert merges_due([*large, *eight], begun, 8, 0) == [goes_on, SegmentMerge(tuple(range(8, 16)), 1)]
     for many, size in ((8, 2), (16, 1)):
         behind = [place(f"d{i}", 0, 1) for i in range(many)]
         assert merges_due([*large, *behind], begun, 8, PORTION // 2)[0].portions == size, "faster where many wait"
@@ -157,7 +157,7 @@ def test_what_is_due() -> None:
     assert merges_due([*large, *more], begun, 8, 0) == [goes_on], "one at a time"
     assert merges_due(large, begun, 8, 1 << 30) == [goes_on._replace(portions=1)]
     portions = [place(f"p{i}", 2, PORTION, ("b0", "b1"), (i, 0)) for i in range(12)]
-    assert merges_due([*large, *eight], begun, 8, 0, moving=True) == [Merge(tuple(range(8, 16)), 1)]
+    assert merges_due([*large, *eight], begun, 8, 0, moving=True) == [SegmentMerge(tuple(range(8, 16)), 1)]
     assert merges_due(large, (), 8, 0, moving=True) == [], "portions wait where buckets move"
     assert merges_due(portions, (), 8, 0) == [], "portions of one merge are one segment"
 
@@ -168,9 +168,9 @@ def test_merges_wait_while_windows_close_however_many_are_due() -> None:
     large = [place(f"b{i}", 1, PORTION // 2) for i in range(8)]
     begun = [place("p", 2, PORTION, tuple(f"b{i}" for i in range(8)), (10, 3))]
     assert merges_due([*large, *many], begun, 8, 0, no_merges=True) == []
-    assert merges_due([*large, *many], begun, 8, 0)[0] == Merge(tuple(range(8)), 2, 4, Position(10, 3))
+    assert merges_due([*large, *many], begun, 8, 0)[0] == SegmentMerge(tuple(range(8)), 2, 4, Position(10, 3))
     gone = [1.0, *(0.6 for _ in many[1:])]
-    assert merges_due(many, (), 8, 0, moved_fractions=gone, no_merges=True) == [Merge((0,), 0, 0)], (
+    assert merges_due(many, (), 8, 0, moved_fractions=gone, no_merges=True) == [SegmentMerge((0,), 0, 0)], (
         "which reads nothing"
     )
 
@@ -208,16 +208,17 @@ def test_merges_do_not_wait_where_event_time_goes_as_far_as_in_the_epochs_around
 def test_what_has_left_is_merged_at_any_level() -> None:
     some = [place(f"a{i}", i) for i in range(5)]
     assert merges_due(some, (), 8, 0, moved_fractions=[0.0, 0.4, 0.5, 0.9, 1.0]) == [
-        Merge((4,), 0, 0),
-        Merge((2, 3), 3),
+        SegmentMerge((4,), 0, 0),
+        SegmentMerge((2, 3), 3),
     ]
-    assert merges_due(some, (), 8, 0, moved_fractions=[1.0] * 5) == [Merge((0, 1, 2, 3, 4), 0, 0)]
+    assert merges_due(some, (), 8, 0, moved_fractions=[1.0] * 5) == [SegmentMerge((0, 1, 2, 3, 4), 0, 0)]
     large = [place(f"b{i}", 1, PORTION // 2) for i in range(8)]
-    assert merges_due(large, (), 8, 0, moved_fractions=[0.5] * 8) == [Merge(tuple(range(8)), 1, 4)]
-    assert merges_due(large, (), 8, 0, moved_fractions=[0.5] * 2 + [0.1] * 6) == [Merge((0, 1), 1)]
+    assert merges_due(large, (), 8, 0, moved_fractions=[0.5] * 8) == [SegmentMerge(tuple(range(8)), 1, 4)]
+    assert merges_due(large, (), 8, 0, moved_fractions=[0.5] * 2 + [0.1] * 6) == [SegmentMerge((0, 1), 1)]
     begun = [place("p", 2, PORTION, ("b0", "b1"), (10, 3))]
-    goes_on = Merge((0, 1), 2, 1, Position(10, 3))
-    assert merges_due(large, begun, 8, 0, moved_fractions=[1.0] * 8) == [goes_on, Merge(tuple(range(2, 8)), 0, 0)]
+    goes_on = SegmentMerge((0, 1), 2, 1, Position(10, 3))
+    others = SegmentMerge(tuple(range(2, 8)), 0, 0)
+    assert merges_due(large, begun, 8, 0, moved_fractions=[1.0] * 8) == [goes_on, others]
     assert merges_due(large, begun, 8, 0, moved_fractions=[0.5] * 8) == [goes_on], "one in portions at a time"
 
 
@@ -249,7 +250,7 @@ def test_the_share_that_has_left_is_that_of_the_slots(seed: int) -> None:
         ), "the slots of a generation before were others"
     every = np.arange(45)
     assert departed_fractions(GroupState((keys,)), [place("a", 0)], [cells], every) == [1.0]
-    assert merged(Merge((0,), 0, 0), [cells], every, 40, 40, None).cells.rows == 0
+    assert merged(SegmentMerge((0,), 0, 0), [cells], every, 40, 40, None).cells.rows == 0
 
 
 def random_cells(dice: np.random.Generator, slices: int, slots: int) -> Cells:
@@ -278,7 +279,7 @@ def test_portions_are_together_what_a_whole_merge_is(seed: int) -> None:
     horizon = None if seed % 3 else int(dice.integers(-50, dice.choice([-20, 400])))
     left = None if seed % 2 else np.unique(dice.integers(0, slots, 3))
     keys, chosen = slots + int(dice.integers(0, 5)), tuple(range(len(old)))
-    whole = as_dict(merged(Merge(chosen, 1), old, left, slots, keys, horizon).cells)
+    whole = as_dict(merged(SegmentMerge(chosen, 1), old, left, slots, keys, horizon).cells)
     naive: dict[tuple[int, int], int] = {}
     for cells in old:
         for (start, slot), number in as_dict(cells).items():
@@ -286,7 +287,7 @@ def test_portions_are_together_what_a_whole_merge_is(seed: int) -> None:
                 naive[start, slot] = naive.get((start, slot), 0) + number
     assert whole == naive
     found: dict[tuple[int, int], int] = {}
-    due, now, total = Merge(chosen, 1, 1), horizon, sum(cells.rows for cells in old)
+    due, now, total = SegmentMerge(chosen, 1, 1), horizon, sum(cells.rows for cells in old)
     while True:
         many = int(dice.integers(1, 30))
         one = merged(due._replace(portions=many), old, left, slots, keys, now)
@@ -308,9 +309,9 @@ def test_a_slice_that_ends_while_it_is_merged_takes_no_cells_of_the_next_with_it
     starts, slots = np.array([0, 10]), np.arange(100, dtype=np.int32)
     slices = Slices(starts, starts + 10, np.zeros(2, np.int64))
     cells = Cells(slices, np.array([0, 100, 200]), np.concatenate([slots, slots]), {"n": np.ones(200, np.int64)})
-    first = merged(Merge((0,), 1, 10), [cells], None, 100, 100, 0)
+    first = merged(SegmentMerge((0,), 1, 10), [cells], None, 100, 100, 0)
     assert first.until == (0, 20, 0) and first.cells.slots.tolist() == list(range(20))
-    then = merged(Merge((0,), 1, 10, first.until), [cells], None, 100, 100, 10)
+    then = merged(SegmentMerge((0,), 1, 10, first.until), [cells], None, 100, 100, 10)
     assert then.until == (10, 20, 0)
     assert as_dict(then.cells) == {(10, slot): 1 for slot in range(20)}
 
@@ -325,7 +326,7 @@ def test_portions_of_a_slice_are_alike_wherever_its_slots_are(seed: int) -> None
         slots = np.sort(dice.choice(np.arange(first, end), -(-(end - first) // 2), replace=False)).astype(np.int32)
         slices = Slices(np.array([0]), np.array([10]), np.zeros(1, np.int64))
         old.append(Cells(slices, np.array([0, len(slots)]), slots, {"n": np.ones(len(slots), np.int64)}))
-    total, due, sizes = sum(cells.rows for cells in old), Merge(tuple(range(8)), 1, 10), list[int]()
+    total, due, sizes = sum(cells.rows for cells in old), SegmentMerge(tuple(range(8)), 1, 10), list[int]()
     while True:
         one = merged(due, old, None, keys, keys, None)
         sizes.append(one.cells.rows)

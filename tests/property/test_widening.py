@@ -23,7 +23,7 @@ from millpond.model.calendars.grids import Regular
 from millpond.model.windows import Sliding
 from millpond.runtime.fold import coalesce_slices, fold, merge_segments
 from millpond.runtime.fold.coalesce_slices import Edges, widened
-from millpond.runtime.fold.merge_segments import Merge, merged
+from millpond.runtime.fold.merge_segments import SegmentMerge, merged
 from millpond.state.layout.cells import Cells, Slices, merge, piece_of
 from millpond.testing.compare import assert_same_rows
 
@@ -119,7 +119,7 @@ def test_small_slices_are_merged_as_large_ones_are(seed: int, monkeypatch: pytes
 def test_portions_lose_nothing_while_edges_go(seed: int, going: bool) -> None:
     dice = np.random.default_rng(seed)
     old = [random_cells(dice, int(dice.choice([4, 30])), int(dice.choice([5, 60]))) for _ in range(4)]
-    due, since, keys = Merge(tuple(range(4)), 1, 1), int(dice.integers(-60, 200)), 60 + int(dice.integers(0, 5))
+    due, since, keys = SegmentMerge(tuple(range(4)), 1, 1), int(dice.integers(-60, 200)), 60 + int(dice.integers(0, 5))
 
     def edges() -> Edges:
         return Edges({Regular(0, 10): since, Regular(0, 40): since - 80, Regular(0, 160): -1000}, np.zeros(0, np.int64))

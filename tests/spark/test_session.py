@@ -19,7 +19,7 @@ from millpond.errors import SetupError
 from millpond.spark.session.session import (
     SETTINGS,
     UNIX_SOCKETS,
-    Setting,
+    SparkSetting,
     When,
     check_session,
     reading_session,
@@ -32,7 +32,7 @@ NEEDED = [setting for setting in SETTINGS if setting.when is When.NEEDED]
 @pytest.mark.parametrize(
     "setting", [s for s in SETTINGS if s.when is not When.NEEDED], ids=lambda setting: setting.name
 )
-def test_settings_hold(spark: SparkSession, setting: Setting) -> None:
+def test_settings_hold(spark: SparkSession, setting: SparkSetting) -> None:
     name, value = setting.name, setting.value
     held = spark.conf.get(name) if name.startswith("spark.sql") else spark.sparkContext.getConf().get(name)
     assert held == value
@@ -75,7 +75,9 @@ def test_a_child_does_not_inherit_the_gateway(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("setting", NEEDED, ids=lambda setting: setting.name)
-def test_a_reading_session_has_what_is_needed_and_leaves_yours_alone(spark: SparkSession, setting: Setting) -> None:
+def test_a_reading_session_has_what_is_needed_and_leaves_yours_alone(
+    spark: SparkSession, setting: SparkSetting
+) -> None:
     other = "false" if setting.value == "true" else "true"
     yours = spark.newSession()
     yours.conf.set(setting.name, other)

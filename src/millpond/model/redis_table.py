@@ -25,7 +25,7 @@ WRONG_TYPE = ("dead-letter", "null", "default", "fail")
 VANISHED = ("wait", "null", "default", "dead-letter", "fail")
 
 
-class Piece(NamedTuple):
+class PatternPiece(NamedTuple):
     """A literal of a key pattern, and the column whose text follows it (None: none follows)."""
 
     literal: str
@@ -50,13 +50,13 @@ class KeyedTable(msgspec.Struct, frozen=True):
     defaults: str = "{}"
 
     @property
-    def pieces(self) -> tuple[Piece, ...]:
+    def pieces(self) -> tuple[PatternPiece, ...]:
         """The parts of the key pattern.
 
         >>> KeyedTable("t", "{{a}}:{b}", ()).pieces
         (Piece(literal='{', column=None), Piece(literal='a}', column=None), Piece(literal=':', column='b'))
         """
-        return tuple(Piece(literal, column) for literal, column, _, _ in Formatter().parse(self.key))
+        return tuple(PatternPiece(literal, column) for literal, column, _, _ in Formatter().parse(self.key))
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ class Stretch(NamedTuple):
     shard: str
 
 
-class Share(NamedTuple):
+class InstanceShare(NamedTuple):
     """The share of an instance: `buckets` in all, `local` of them on its `home`, the shard with most of its buckets."""
 
     instance: int
@@ -56,7 +56,7 @@ class Placement(NamedTuple):
     """
 
     stretches: tuple[Stretch, ...]
-    shares: tuple[Share, ...]
+    shares: tuple[InstanceShare, ...]
     since: Since | None = None
     requests: int = 0
     local_requests: int = 0
@@ -194,7 +194,7 @@ def placement_of(owners: Sequence[int], shards: Sequence[str]) -> Placement:
     shares = []
     for instance, counts in sorted(held.items()):
         home = max(counts, key=counts.__getitem__)
-        shares.append(Share(instance, sum(counts.values()), home, counts[home]))
+        shares.append(InstanceShare(instance, sum(counts.values()), home, counts[home]))
     return Placement(tuple(stretches), tuple(shares))
 
 

@@ -37,7 +37,7 @@ WHO = "autoscale"
 _FOLDED, _EVENTS = in_receipt("fold_us"), "events"
 
 
-class Scaled(Protocol):
+class ScalablePond(Protocol):
     """The part of a pond that the autoscaler changes."""
 
     address: Address
@@ -76,7 +76,7 @@ class Autoscaler:
         self._before: EpochRecord | None = None
         self.last: Decision | None = None
 
-    def epoch(self, pond: Scaled, record: EpochRecord) -> None:
+    def epoch(self, pond: ScalablePond, record: EpochRecord) -> None:
         """Add an epoch, and change the pond if a decision is due; called within the epoch."""
         before = self._before
         self._before = record
@@ -95,7 +95,7 @@ class Autoscaler:
             except MillpondError as error:  # the epoch continues, and the next decision may repeat the change
                 self.last = msgspec.structs.replace(self.last, why=f"{self.last.why}; refused: {error.what}")
 
-    def _do(self, pond: Scaled, decision: Decision, seen: Observed) -> None:
+    def _do(self, pond: ScalablePond, decision: Decision, seen: Observed) -> None:
         if decision.instances != seen.instances:
             shards = self._policy.shards_for(decision.instances, len(pond.servers()))
             pond.scale(decision.instances, shards=shards, who=WHO, why=decision.why)

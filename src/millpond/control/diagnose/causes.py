@@ -9,7 +9,7 @@ import msgspec
 
 from millpond.clock import utc
 from millpond.control.checks.brokers import unreachable_brokers
-from millpond.control.diagnose.facts import Counts, Facts, OwnersChanged, source_folder
+from millpond.control.diagnose.facts import Facts, OwnersChanged, QueryFates, source_folder
 from millpond.control.diagnose.why_report import Cause, Why
 from millpond.errors import OverBudgetError, SetupError, TooManyPairsError
 from millpond.followers.sinks.kinds import sink_kind
@@ -159,7 +159,7 @@ def _some_lost(facts: Facts) -> Cause:
     )
 
 
-def _reasons(facts: Facts, counts: Counts) -> dict[str, tuple[int, str]]:
+def _reasons(facts: Facts, counts: QueryFates) -> dict[str, tuple[int, str]]:
     """By the code for all events: how many events were not applied, and why."""
     query = facts.query
     where = "" if isinstance(query, Join) or query.where is None else f" {render(query.where)}"

@@ -14,7 +14,7 @@ from millpond.model.spec import PondSpec
 from millpond.model.windows import Distinct, Framed, Processed
 from millpond.placement.moves import maps_in
 from millpond.plan.explain.event_log_text import event_bytes, kept_text
-from millpond.plan.explain.price import Price
+from millpond.plan.explain.price import QueryPrice
 from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.measure_kinds import usual_columns
 from millpond.plan.groups.plan import Measure
@@ -85,7 +85,7 @@ def state_lines(sharing: Sharing, note: str) -> Iterator[str]:
         yield f"          {name:<{max(width + 6, 11)}} {kilobytes(size.bytes):>10}  {drawn}"
 
 
-def price_of_state(price: Price, measured: Measured | None) -> list[str]:
+def price_of_state(price: QueryPrice, measured: Measured | None) -> list[str]:
     """Lines on the bytes of state per key that a query would add: an estimate if the pond has run, and a maximum."""
     if isinstance(price.query.window, Framed):
         _, mine = build_plan([price.query]).of_query(price.query.name)
@@ -128,7 +128,7 @@ def price_of_state(price: Price, measured: Measured | None) -> list[str]:
     return lines
 
 
-def _columns(measure: Measure, price: Price, cells: GroupCells | None) -> float:
+def _columns(measure: Measure, price: QueryPrice, cells: GroupCells | None) -> float:
     """The number of columns of a measure: as measured for its kind and type, otherwise the usual number."""
     if cells is not None and price.before is not None:
         alike = [one for one in price.before.kept if (one.kind, one.type) == (measure.kind, measure.type)]

@@ -44,7 +44,7 @@ from millpond.runtime.inspect.next_close import next_due
 from millpond.runtime.task.task_values import Watermark
 
 
-class Counts(msgspec.Struct, frozen=True):
+class QueryFates(msgspec.Struct, frozen=True):
     """The fate of a query's events, and its rows; read = applied + late + dead + filtered."""
 
     read: int = 0
@@ -81,7 +81,7 @@ _RECENT_IN_JSON = {
 }  # fmt: skip
 
 
-class RecentRecords(msgspec.Struct, frozen=True, rename=_RECENT_IN_JSON):
+class QueryRecords(msgspec.Struct, frozen=True, rename=_RECENT_IN_JSON):
     """What the newest records, at most `RECORDS_READ`, say of a query.
 
     `epochs`: the number of epochs among them. `reaches_start`: they include the first record of the log.
@@ -93,8 +93,8 @@ class RecentRecords(msgspec.Struct, frozen=True, rename=_RECENT_IN_JSON):
 
     epochs: int
     reaches_start: bool
-    counts: Counts
-    counts_since_applied: Counts
+    counts: QueryFates
+    counts_since_applied: QueryFates
     last_applied_n: int | None = None
     at_us: int | None = None
     last_rows_n: int | None = None
@@ -116,7 +116,7 @@ class Facts(msgspec.Struct, frozen=True, rename={"recent": "tail", "upstream": "
     n: int
     query: AnyQuery
     stream: Stream
-    recent: RecentRecords
+    recent: QueryRecords
     newest_us: int | None
     watermark_us: int | None
     partitions: tuple[Partition, ...]
@@ -197,12 +197,12 @@ def _mark(manifest: Manifest, side: Side) -> int | None:
     return watermarks(manifest).get(side.stream, Watermark()).at(side.delay_us)
 
 
-def _recent_records(log: Log, head: int, name: str, spec: PondSpec) -> RecentRecords:
+def _recent_records(log: Log, head: int, name: str, spec: PondSpec) -> QueryRecords:
     """What the newest records say of a query; rows of its earlier versions count as its own."""
     versions = [name, *(version_name(name, number) for number in range(spec.effects.versions.get(name, 1)))]
     epochs, claim, at_us, last_applied_n, last_rows_n, n = 0, None, None, None, None, head
     owners_changed: OwnersChanged | None = None
-    total = dict.fromkeys(Counts.__struct_fields__, 0)
+    total = dict.fromkeys(QueryFates.__struct_fields__, 0)
     since = dict(total)
     for n, record in newest_records(log, head):
         if isinstance(record, ClaimRecord) and claim is None:
@@ -224,9 +224,8 @@ def _recent_records(log: Log, head: int, name: str, spec: PondSpec) -> RecentRec
                 total[what] += found.get(what, 0)
                 since[what] += found.get(what, 0) if last_applied_n is None else 0
     host, pid = (claim.host, claim.pid) if claim is not None else (None, None)
-    return RecentRecords(
-        epochs, n <= 0, Counts(**total), Counts(**since), last_applied_n, at_us, last_rows_n, host, pid, owners_changed
-    )
+    counts = QueryFates(**total), QueryFates(**since)
+    return QueryRecords(epochs, n <= 0, *counts, last_applied_n, at_us, last_rows_n, host, pid, owners_changed)
 
 
 def newest_time(stream: Stream, manifest: Manifest) -> int | None:
@@ -244,7 +243,7 @@ def _partitions(stream: Stream, newest: dict[str, int], idle: Sequence[str]) -> 
     return tuple(Partition(name, newest.get(name), name in idle) for name in names)
 
 
-def is_running(recent: RecentRecords) -> bool | None:
+def is_running(recent: QueryRecords) -> bool | None:
     """Whether the process of the last driver is running; None if this host cannot know."""
     if not recent.pid or recent.host != socket.gethostname():
         return None

@@ -25,7 +25,7 @@ from millpond.plan.groups.tallies import keeps_tallies
 _HOUR_US = 3_600_000_000
 
 
-class Price(NamedTuple):
+class QueryPrice(NamedTuple):
     """What a query adds to a plan: `before` is its group without the query (None: a new group), `group` with it.
 
     `shared` are the measures that other queries need too, each with the names of these queries. `kept_us` is how long
@@ -65,7 +65,7 @@ def kept_us(group: GroupPlan) -> int:
     return max(needed, group.retention.slices_us)
 
 
-def price(plan: Plan, query: Query) -> Price:
+def price(plan: Plan, query: Query) -> QueryPrice:
     """The price of adding `query` to `plan`.
 
     Raises:
@@ -85,7 +85,7 @@ def price(plan: Plan, query: Query) -> Price:
     conditions = [group.measures[query_plan.presence].filter, *(measure.filter for measure in measures)]
     filters = tuple(dict.fromkeys(condition for condition in conditions if condition is not None))
     evaluated = {measure.filter for measure in readers_of}
-    return Price(
+    return QueryPrice(
         query,
         before,
         group,
@@ -107,7 +107,7 @@ def _readers(group: GroupPlan | None, measure: Measure) -> tuple[str, ...]:
     )
 
 
-def price_of_query(plan: Plan, query: AnyQuery, state: Callable[[Price], Sequence[str]] = lambda _: ()) -> str:
+def price_of_query(plan: Plan, query: AnyQuery, state: Callable[[QueryPrice], Sequence[str]] = lambda _: ()) -> str:
     """What one more query of any kind would add to a plan, as text; `state`: lines about the size of its state.
 
     Raises:
@@ -121,13 +121,13 @@ def price_of_query(plan: Plan, query: AnyQuery, state: Callable[[Price], Sequenc
     return price_text(found, state(found))
 
 
-def price_text(price: Price, state: Sequence[str]) -> str:
+def price_text(price: QueryPrice, state: Sequence[str]) -> str:
     """The price as text; `state` are lines about the size of the state in bytes."""
     of_state = [f"  {'' if i else 'state':<9} {line}" for i, line in enumerate(state)]
     return "\n".join([*_lines(price), *of_state]) + "\n"
 
 
-def _lines(price: Price) -> Iterator[str]:
+def _lines(price: QueryPrice) -> Iterator[str]:
     query, group = price.query, price.group
     yield f"one more query: {query.name}"
     if price.before is None:
@@ -173,7 +173,7 @@ def _lines(price: Price) -> Iterator[str]:
         yield f"  rows      are emitted in each epoch that {how} them; the windows of its keys are read again"
 
 
-def _events(price: Price) -> Iterator[str]:
+def _events(price: QueryPrice) -> Iterator[str]:
     """Lines about the event log or tallies that the query needs; none if measures are enough."""
     logged = (aggregate for aggregate in price.query.aggregates if aggregate.logged)
     values = dict.fromkeys(one for aggregate in logged for one in aggregate.arguments)

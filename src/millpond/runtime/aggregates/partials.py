@@ -28,7 +28,7 @@ from millpond.state.numbers.exact_sums import (
 )
 
 
-class Facts(Protocol):
+class PartialsInput(Protocol):
     """The input of `Partials`: which rows pass a filter, and the values of an expression."""
 
     def filter_of(self, condition: Expression | None) -> Hashable:
@@ -98,7 +98,7 @@ class Rows:
 class Partials:
     """Columns of partial results, one row per distinct cell of `ids` (ascending)."""
 
-    def __init__(self, facts: Facts, cells: Ints, size: int) -> None:
+    def __init__(self, facts: PartialsInput, cells: Ints, size: int) -> None:
         """`cells`: the cell (below `size`) of each row."""
         self._facts = facts
         self.ids, self._cells = places_of(cells, size)

@@ -44,7 +44,7 @@ _DUE_FRACTION_MOVED = 0.5
 """A segment is merged, whatever its level, if at least this fraction of its cells has moved to other instances."""
 
 
-class Merge(NamedTuple):
+class SegmentMerge(NamedTuple):
     """Segments to merge, by their positions, into one of `level`.
 
     `portions`: the number of portions, of which this epoch writes the one that begins at `begin`. None: one merge,
@@ -57,13 +57,13 @@ class Merge(NamedTuple):
     begin: Position = Position(np.iinfo(np.int64).min, 0)
 
 
-class Merged(NamedTuple):
+class MergedCells(NamedTuple):
     """The cells of a merge from its current position to `until`; `until` is None if nothing is left to merge."""
 
     cells: Cells
     until: Position | None
 
-    def info(self, due: Merge, names: Sequence[str]) -> dict[str, int | str]:
+    def info(self, due: SegmentMerge, names: Sequence[str]) -> dict[str, int | str]:
         """The section info of a portion of a merge of the sections `names`; empty if the merge has no portions."""
         if not due.portions:
             return {}
@@ -73,7 +73,7 @@ class Merged(NamedTuple):
 def merges_due(
     segments: Sequence[SectionPlace], unread_portions: Sequence[SectionPlace], fan_in: int, added: int,
     moving: bool = False, moved_fractions: Sequence[float] = (), no_merges: bool = False,
-) -> list[Merge]:  # fmt: skip
+) -> list[SegmentMerge]:  # fmt: skip
     """The merges of an epoch: the next portion of the merge that has begun, and merges that become due.
 
     Only one merge in portions runs at a time; small merges do not wait for it.
@@ -90,16 +90,16 @@ def merges_due(
         size = sum(segments[i].size for i in chosen)
         return -(-size // max(PORTION_BYTES, _PORTION_PER_ADDED_BYTE * added * backlog))
 
-    merges, instead = list[Merge](), {name for portion in unread_portions for name in portion.instead}
+    merges, instead = list[SegmentMerge](), {name for portion in unread_portions for name in portion.instead}
     begun = tuple(i for i, segment in enumerate(segments) if segment.id in instead)
     mine = [portion for portion in unread_portions if any(segments[i].id in portion.instead for i in begun)]
     if mine and not no_merges and not moving:
-        merges.append(Merge(begun, mine[0].level, portions(begun), max(portion.until for portion in mine)))
+        merges.append(SegmentMerge(begun, mine[0].level, portions(begun), max(portion.until for portion in mine)))
     moved = moved_fractions or [0.0] * len(segments)
     free = [i for i in range(len(segments)) if i not in begun]
     ended = tuple(i for i in free if moved[i] >= 1)
     if ended:
-        merges.append(Merge(ended, 0, 0))
+        merges.append(SegmentMerge(ended, 0, 0))
     if no_merges:
         return merges
     mostly = tuple(i for i in free if _DUE_FRACTION_MOVED <= moved[i] < 1)
@@ -113,17 +113,17 @@ def merges_due(
         many = portions(chosen)
         # while buckets migrate, a merge of two portions is done at once; otherwise small segments would accumulate
         if many < 2 or (moving and many == 2):
-            merges.append(Merge(chosen, level))
+            merges.append(SegmentMerge(chosen, level))
         elif not busy:
-            merges.append(Merge(chosen, level, many))
+            merges.append(SegmentMerge(chosen, level, many))
             busy = True
     return merges
 
 
 def merged(
-    due: Merge, old: Sequence[Cells], departed: Ints | None, committed: int, keys: int, horizon: int | None,
+    due: SegmentMerge, old: Sequence[Cells], departed: Ints | None, committed: int, keys: int, horizon: int | None,
     ids: Collection[str] | None = None, edges: Edges | None = None,
-) -> Merged:  # fmt: skip
+) -> MergedCells:  # fmt: skip
     """The cells that the epoch writes of a merge: all of them, or the next portion that has cells.
 
     Dropped are slices that end at or before `horizon`, the slots `departed` of keys that moved to other instances,
@@ -132,7 +132,7 @@ def merged(
     """
     chosen = [with_measures(old[i], ids) for i in due.chosen]
     if due.portions == 0:
-        return Merged(part_of(chosen[0], np.zeros(0, np.int64)), None)
+        return MergedCells(part_of(chosen[0], np.zeros(0, np.int64)), None)
     kept = [needed_slices(cells, horizon) for cells in chosen]
     cells_per_portion, begin = -(-sum(cells.rows for cells in chosen) // (due.portions or 1)), due.begin
     while True:
@@ -152,7 +152,7 @@ def merged(
         pieces = [piece_of(cells) for cells in wide]
         found = merge(pieces, max(1, (keys if high is None else min(keys, high)) - low))
         if found.rows or until is None:
-            return Merged(found._replace(slots=found.slots + np.int32(low)), until)
+            return MergedCells(found._replace(slots=found.slots + np.int32(low)), until)
         begin = until
 
 

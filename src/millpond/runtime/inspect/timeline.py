@@ -167,7 +167,7 @@ def trace_of(epochs: Sequence[EpochTimeline], followers: Iterable[tuple[int, Spa
     return Trace([*names, *events])
 
 
-class Piece(NamedTuple):
+class TimelineStep(NamedTuple):
     """A step of epochs: the median of its own time in µs, without the steps within it, and how many epochs have it."""
 
     track: str
@@ -176,7 +176,7 @@ class Piece(NamedTuple):
     epochs: int
 
 
-def pieces(trace: Trace) -> list[Piece]:
+def pieces(trace: Trace) -> list[TimelineStep]:
     """The steps of the epochs of a trace, those of the driver first, in the order in which they begin.
 
     The times of the driver's steps add up to the whole time of each epoch. Of the tasks of one kind, such as all folds,
@@ -194,7 +194,7 @@ def pieces(trace: Trace) -> list[Piece]:
         for event, us in _own_times(spans):
             own[kind, event.name][int(event.args["record"])][tid] += us
     found = [
-        Piece(track, name, round(statistics.median(max(of.values()) for of in epochs.values())), len(epochs))
+        TimelineStep(track, name, round(statistics.median(max(of.values()) for of in epochs.values())), len(epochs))
         for (track, name), epochs in own.items()
     ]
     return sorted(found, key=lambda piece: piece.track != DRIVER)

@@ -38,7 +38,7 @@ Marks: TypeAlias = Mapping[str, tuple[Watermark, Watermark]]
 _FIRST = -(1 << 63)
 
 
-class Span(NamedTuple):
+class WatermarkSpan(NamedTuple):
     """The lesser watermark of a join before and after an epoch: rows that become final in between are due."""
 
     before: int
@@ -130,17 +130,17 @@ def _hashed(part: GroupPart) -> Events:
     return part.body._replace(slots=hashes_of(part.keys, part.key_count).view(np.int64)[part.body.slots])
 
 
-def _span(join: Join, marks: Marks) -> Span | None:
+def _span(join: Join, marks: Marks) -> WatermarkSpan | None:
     before, after = (lesser_mark(join, {stream: pair[i] for stream, pair in marks.items()}) for i in (0, 1))
     if after is None or (before is not None and after <= before):
         return None
-    return Span(_FIRST if before is None else before, after)
+    return WatermarkSpan(_FIRST if before is None else before, after)
 
 
 class _JoinFold:
     """Computes the due rows of one join, on one instance, in one epoch."""
 
-    def __init__(self, plan: JoinPlan, logs: Mapping[str, tuple[SideLog, GroupLog]], span: Span) -> None:
+    def __init__(self, plan: JoinPlan, logs: Mapping[str, tuple[SideLog, GroupLog]], span: WatermarkSpan) -> None:
         self._join, self._span = plan.join, span
         read = reduced({side: self._live(plan, side, *of) for side, of in logs.items()})
         self._sides = {side: self._side(side, log.concat_stored(read[side])) for side, (_, log) in logs.items()}

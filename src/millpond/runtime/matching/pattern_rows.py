@@ -44,7 +44,7 @@ class LastMatches(NamedTuple):
         return last
 
 
-class Due(NamedTuple):
+class DueMatches(NamedTuple):
     """The matches of a query that are due: they end before `ends` and begin at `starts`, positions in `events`.
 
     `number`: which event of its key and time each event is, from 1.
@@ -110,7 +110,7 @@ class Due(NamedTuple):
 
 def due_matches(
     plan: QueryPlan, orders: EventOrders, before: Sequence[Cells], keys: int, low: int | None, high: int
-) -> Due:
+) -> DueMatches:
     """The matches of a query that are decided when its watermark moves from `low` to `high`.
 
     `orders`: of the events that `read_events` returned. `before`: the cells with the ends of earlier matches.
@@ -135,7 +135,7 @@ def due_matches(
         taken = (tried.ends > 0) & (tried.decided_us <= high)
         if low is not None:
             taken &= tried.decided_us > low
-    return Due(plan, automaton, events, codes, tried.starts[taken], tried.ends[taken], numbers)
+    return DueMatches(plan, automaton, events, codes, tried.starts[taken], tried.ends[taken], numbers)
 
 
 def matches_id(plan: QueryPlan) -> str:

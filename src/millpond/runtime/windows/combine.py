@@ -82,7 +82,7 @@ def edges_of(run: Sequence[Closing]) -> list[int]:
     return sorted({edge for window in run for edge in (window.start_us, window.end_us)})
 
 
-def blocks(edges: list[int], ranges: Sequence[Range], measures: Collection[str], keys: int) -> Iterator[Block]:
+def blocks(edges: list[int], ranges: Sequence[CellRange], measures: Collection[str], keys: int) -> Iterator[Block]:
     """The panes between `edges`, filled from `ranges`, in blocks of slots.
 
     `measures`: the ids of the measures to fill. Blocks are so small that their dense arrays fit in 64 MB.
@@ -134,7 +134,7 @@ def _prefixes(filled: Ints, rule: MergeRule) -> Ints:
     return prefixes
 
 
-class Range(NamedTuple):
+class CellRange(NamedTuple):
     """The rows [begin, end) of some cells, all of one slice that lies in one pane."""
 
     cells: Cells
@@ -146,7 +146,7 @@ class Range(NamedTuple):
     def slots(self) -> npt.NDArray[np.integer]:
         return self.cells.slots[self.begin : self.end]
 
-    def cut(self, first: int, end: int) -> Range:
+    def cut(self, first: int, end: int) -> CellRange:
         low, high = place_of(self.slots, first), place_of(self.slots, end)
         return self._replace(begin=self.begin + low, end=self.begin + high)
 
@@ -157,21 +157,21 @@ def slices_between(live: LiveCells, edges: list[int], late_class: int) -> list[M
     return [mask & (cells.slices.late_class <= late_class) for cells, mask in zip(live.parts, covering, strict=True)]
 
 
-def ranges_of(parts: Sequence[Cells], edges: list[int], chosen: Sequence[Mask]) -> list[Range]:
+def ranges_of(parts: Sequence[Cells], edges: list[int], chosen: Sequence[Mask]) -> list[CellRange]:
     """The ranges of rows of the chosen slices."""
     ranges = []
     borders = np.array(edges, np.int64)
     for cells, mask in zip(parts, chosen, strict=True):
         panes = np.searchsorted(borders, cells.slices.start_us, "right") - 1
         for i in np.flatnonzero(mask):
-            ranges.append(Range(cells, int(cells.offsets[i]), int(cells.offsets[i + 1]), int(panes[i])))
+            ranges.append(CellRange(cells, int(cells.offsets[i]), int(cells.offsets[i + 1]), int(panes[i])))
     return ranges
 
 
 class _Layer:
     """At most one range per pane, so that no two of its rows have the same place in a dense (pane, slot) array."""
 
-    def __init__(self, parts: Sequence[Range], first: int, size: int) -> None:
+    def __init__(self, parts: Sequence[CellRange], first: int, size: int) -> None:
         self._parts = parts
         self._places = np.concatenate([part.slots + np.int64(part.pane * size - first) for part in parts])
 
@@ -192,10 +192,10 @@ class _Layer:
 class _Dense:
     """Fills dense (pane, slot) arrays for the slots `first` … `first + size - 1` from rows of cells."""
 
-    def __init__(self, parts: Sequence[Range], panes: int, first: int, size: int) -> None:
+    def __init__(self, parts: Sequence[CellRange], panes: int, first: int, size: int) -> None:
         self.first, self.size, self._panes, self._ranges = first, size, panes, len(parts)
         self._columns = frozenset[str]().union(*(part.cells.columns for part in parts))
-        layers: list[list[Range]] = []
+        layers: list[list[CellRange]] = []
         filled = [0] * panes
         for part in parts:
             if filled[part.pane] == len(layers):

@@ -74,7 +74,7 @@ _CONNECT_SECONDS = 10
 _START_SECONDS, _PAUSE_SECONDS = 30, 0.1
 
 
-class Change(NamedTuple):
+class QueryChange(NamedTuple):
     """A statement that changes a query: the kind of the change, the query, its text, and arguments of `Client.add`.
 
     A `replace` alters the query if it exists, and adds it otherwise. `conditional`: the change is only made if the
@@ -125,7 +125,7 @@ class Change(NamedTuple):
         return {option: value for option, value in self.options.items() if option in _VERSIONED}
 
 
-def change_of(text: str) -> Change | None:
+def change_of(text: str) -> QueryChange | None:
     """The change that a statement makes; None: it is another statement.
 
     Raises:
@@ -137,9 +137,9 @@ def change_of(text: str) -> Change | None:
     {'sink': 'json', 'serve': True}
     """
     if match := _DROP.fullmatch(text):
-        return Change("drop", match["name"], conditional=match["exists"] is not None)
+        return QueryChange("drop", match["name"], conditional=match["exists"] is not None)
     if match := _ALTER.fullmatch(text):
-        return Change("alter", match["name"], match["text"], conditional=match["exists"] is not None)
+        return QueryChange("alter", match["name"], match["text"], conditional=match["exists"] is not None)
     if (match := _CREATE.fullmatch(text)) is None:
         return None
     if match["replace"] and match["absent"]:
@@ -147,7 +147,7 @@ def change_of(text: str) -> Change | None:
     sink = {} if match["sink"] is None else {"sink": match["sink"].lower()}
     options = sink | dict(_options(match["properties"] or ""))
     kind = "replace" if match["replace"] else "add"
-    return Change(kind, match["name"], match["text"], options, match["absent"] is not None)
+    return QueryChange(kind, match["name"], match["text"], options, match["absent"] is not None)
 
 
 def _options(properties: str) -> Iterator[tuple[str, Any]]:
@@ -191,7 +191,7 @@ class SqlAddress(NamedTuple):
         return arguments | {"sslmode": "verify-full", "sslrootcert": self.certificate or "system"}
 
 
-class Endpoint:
+class EndpointClient:
     """The SQL endpoint of a pond; connects with the first statement, and again after a lost connection.
 
     `find`: where SQL is answered now. A statement whose connection is lost is repeated if another service answers now.
@@ -268,7 +268,7 @@ class Shell:
     """
 
     def __init__(
-        self, pond: Callable[[], Client], endpoint: Callable[[], Endpoint], width: int | None, as_json: bool,
+        self, pond: Callable[[], Client], endpoint: Callable[[], EndpointClient], width: int | None, as_json: bool,
         confirm: Callable[[], bool] | None, dry_run: bool,
     ) -> None:  # fmt: skip
         self._pond, self._endpoint, self._width, self._as_json = pond, endpoint, width, as_json
@@ -293,7 +293,7 @@ class Shell:
         for line in table_lines(names, rows, self._width):
             typer.echo(line)
 
-    def _change(self, change: Change) -> None:
+    def _change(self, change: QueryChange) -> None:
         with self._pond() as pond:
             price = change.request(pond, dry_run=True)
             if price is None:
@@ -303,7 +303,7 @@ class Shell:
             if not self._dry_run and (self._confirm is None or self._confirm()):
                 self._show(change, change.request(pond, dry_run=False))
 
-    def _show(self, change: Change, done: Changed | Priced | None, *, err: bool = False) -> None:
+    def _show(self, change: QueryChange, done: Changed | Priced | None, *, err: bool = False) -> None:
         """Show a change or its price. As JSON, a change that was not made has no record."""
         if self._as_json:
             shown = msgspec.json.encode(done or Changed(change.kind, change.name)).decode()
@@ -445,7 +445,7 @@ def add_sql(app: typer.Typer) -> None:
         with ExitStack() as ending:
             start = cache(lambda pond, token: ending.enter_context(own_endpoint(pond, store, token)))
             find = partial(_address, checkpoint, url, pg, token, ca, start)
-            endpoint = cache(lambda: ending.enter_context(closing(Endpoint(find))))
+            endpoint = cache(lambda: ending.enter_context(closing(EndpointClient(find))))
             shell = Shell(
                 partial(_client, checkpoint, url, pg, token, ca), endpoint, width, as_json,
                 (lambda: typer.confirm("Apply it?")) if interactive else None, dry_run,

@@ -111,7 +111,7 @@ class Step(NamedTuple):
         return self.side is not None or self.generate is not None
 
 
-class Repeats(NamedTuple):
+class FirstOfRepeats(NamedTuple):
     """A step that keeps the first of several events with equal `keys`; the first `below` steps are below it.
 
     `within`: only events near in time count as repeated. `output` are the columns of its input. `keeps`: the
@@ -150,7 +150,7 @@ class InputPlan:
     layers: list[list[JavaObject]] = field(default_factory=list)
     definitions: dict[int, JavaObject] = field(default_factory=dict)
     windows: dict[int, WindowColumn] = field(default_factory=dict)
-    repeats: Repeats | None = None
+    repeats: FirstOfRepeats | None = None
     emitted: bool = False
     is_step: bool = False
     nodes: Sequence[JavaObject] = ()
@@ -288,10 +288,10 @@ def _is_leaf(node: JavaObject) -> bool:
     return kind_of(node) in (*STREAMS, MAPPED) or (kind_of(node) == "Union" and bool(node.isStreaming()))
 
 
-def _repeats(node: JavaObject, kind: str, above: int, higher: Repeats | None) -> Repeats:
+def _repeats(node: JavaObject, kind: str, above: int, higher: FirstOfRepeats | None) -> FirstOfRepeats:
     """The removal of repeated events, with the number of steps above it as `below`; `higher`: one further up."""
     output = outputs(node.child())
-    repeats = Repeats(output if kind == "Distinct" else items(node.keys()), output, above, kind == WITHIN)
+    repeats = FirstOfRepeats(output if kind == "Distinct" else items(node.keys()), output, above, kind == WITHIN)
     if higher is None:
         return repeats
     # of events that are equal in more columns, the higher one keeps the first as well
@@ -303,7 +303,7 @@ def _repeats(node: JavaObject, kind: str, above: int, higher: Repeats | None) ->
     )
 
 
-def one_per_key(node: JavaObject, above: int) -> Repeats | None:
+def one_per_key(node: JavaObject, above: int) -> FirstOfRepeats | None:
     """The choice of one event per key by `row_number()`, in the order of the event time; None for other windows.
 
     `above`: the number of steps above it.
@@ -312,7 +312,7 @@ def one_per_key(node: JavaObject, above: int) -> Repeats | None:
         return None
     keeps: Keeps = "latest" if str(items(node.orderSpec())[0].direction().sql()) == "DESC" else "earliest"
     rank = id_of(items(node.windowExpressions())[0])
-    return Repeats(items(node.partitionSpec()), outputs(node.child()), above, False, keeps, rank)
+    return FirstOfRepeats(items(node.partitionSpec()), outputs(node.child()), above, False, keeps, rank)
 
 
 def _is_first(condition: JavaObject, rank: int) -> bool:

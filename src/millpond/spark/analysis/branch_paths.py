@@ -23,7 +23,7 @@ from millpond.spark.sources.redis_tables import KeyedPartner
 class Partner(NamedTuple):
     """The batch relation of one join: its columns, their names, and the column that is TRUE if there is a partner.
 
-    `existence`: only this column is read, see `derived_streams.Side`.
+    `existence`: only this column is read, see `derived_streams.TableJoin`.
     """
 
     plan: JavaObject

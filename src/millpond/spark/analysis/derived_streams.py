@@ -16,7 +16,7 @@ PLAIN = ("AttributeReference", "Literal")
 """Expressions that need no computation."""
 
 
-class Side(NamedTuple):
+class TableJoin(NamedTuple):
     """A batch relation joined LEFT OUTER.
 
     `names` are the names of its columns within the branch. `name` is the column that is TRUE if there is a partner.
@@ -35,7 +35,7 @@ class Elements(NamedTuple):
     """A row for each element of `array`, or one row if there are no elements.
 
     `array` is an array or a map that refers to attributes by their names. `kind` is the class of Spark's generator.
-    `names` and `name` are as in `Side`. `text` describes the array for people, if its SQL would be too long.
+    `names` and `name` are as in `TableJoin`. `text` describes the array for people, if its SQL would be too long.
     """
 
     name: str
@@ -45,8 +45,8 @@ class Elements(NamedTuple):
     text: str | None = None
 
 
-class Function(NamedTuple):
-    """The rows that a function of batches returns; `names` and `name` as in `Side`, but `name` is NULL if it raised."""
+class BatchFunction(NamedTuple):
+    """The rows that a function of batches returns; `names` and `name` are as in `TableJoin`, or NULL if it raised."""
 
     name: str
     names: tuple[str, ...]
@@ -57,7 +57,7 @@ class KeyedLookup(NamedTuple):
     """A keyed table joined LEFT OUTER.
 
     `keys` refer to attributes by their names, and are in the order of the table's keys. `columns` gives the table's
-    column for each of `names`; the last one is `keyed.ALIVE`. `name` is as in `Side`.
+    column for each of `names`; the last one is `keyed.ALIVE`. `name` is as in `TableJoin`.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Branch(NamedTuple):
     time: str | None = None
 
 
-AnySide: TypeAlias = Side | Elements | Function | KeyedLookup
+AnySide: TypeAlias = TableJoin | Elements | BatchFunction | KeyedLookup
 
 
 class Derived(NamedTuple):
@@ -136,13 +136,13 @@ def texts_of(derived: Derived) -> Iterator[str]:
     for branch in derived.branches:
         for made in (*branch.columns.values(), *_expressions(branch.sides)):
             yield str(made.sql())
-        yield from (str(side.plan.toString()) for side in branch.sides if isinstance(side, Side))
+        yield from (str(side.plan.toString()) for side in branch.sides if isinstance(side, TableJoin))
 
 
 def _expressions(sides: Iterable[AnySide]) -> Iterator[JavaObject]:
     """The conditions, arrays and keys of sides, as expressions over the columns of their stream."""
     for side in sides:
-        if isinstance(side, Side):
+        if isinstance(side, TableJoin):
             yield side.condition
         elif isinstance(side, Elements):
             yield side.array
@@ -190,7 +190,7 @@ def time_sql(branch: Branch, name: str) -> str:
 
 
 def _side_text(side: AnySide) -> str:
-    if isinstance(side, Function):
+    if isinstance(side, BatchFunction):
         return f" through {side.batches.reference} ({side.batches.digest})"
     if isinstance(side, Elements):
         return f" LATERAL VIEW OUTER {side.kind.lower()}({side.text or side.array.sql()})"
@@ -207,7 +207,7 @@ def side_tree(catalyst: Catalyst, side: AnySide) -> list[object]:
     def tree(expression: JavaObject) -> list[object]:
         return tree_of(catalyst, expression, lambda column: str(column.name()))
 
-    if isinstance(side, Function):
+    if isinstance(side, BatchFunction):
         return ["map", side.batches.reference, side.batches.digest, side.batches.makes.simpleString()]
     if isinstance(side, Elements):
         return [side.kind, tree(side.array)]
@@ -219,7 +219,7 @@ def side_tree(catalyst: Catalyst, side: AnySide) -> list[object]:
 
 def read_by(branch: Branch, names: Iterable[str]) -> frozenset[str]:
     """The columns of a branch's base stream that the columns `names` and the branch's joins are computed from."""
-    if any(isinstance(side, Function) for side in branch.sides):
+    if any(isinstance(side, BatchFunction) for side in branch.sides):
         return frozenset(field.name for field in branch.base.columns)  # a function receives complete rows
     made = [*(branch.columns[name] for name in names if name in branch.columns), *_expressions(branch.sides)]
     used = {str(column.name()) for part in made for column in references(part)}

@@ -28,7 +28,7 @@ _RUNNING = ("UnboundedPreceding", "CurrentRow")
 """The bounds of the frame of a running total."""
 
 
-class Call(NamedTuple):
+class FrameCall(NamedTuple):
     """A function over a frame: the id of its result, Spark's expression of it, and the bounds of the frame.
 
     `preceding` is in microseconds, or for a frame of rows the number of events before the event itself. `following`:
@@ -52,7 +52,7 @@ class Frames(NamedTuple):
 
     keys: list[JavaObject]
     time: JavaObject
-    calls: list[Call]
+    calls: list[FrameCall]
     of_rows: bool
     by_row: bool
 
@@ -69,8 +69,8 @@ class Frames(NamedTuple):
         return max(0, *(call.preceding for call in self.calls))
 
     def value(
-        self, made: Call, aggregate: Callable[[JavaObject], Aggregate], meaning: Callable[[JavaObject], Expression],
-        aggregates: list[Aggregate],
+        self, made: FrameCall, aggregate: Callable[[JavaObject], Aggregate],
+        meaning: Callable[[JavaObject], Expression], aggregates: list[Aggregate],
     ) -> Expression:  # fmt: skip
         """The value of a call over `aggregates`, to which its own are added.
 
@@ -100,7 +100,7 @@ class Frames(NamedTuple):
         size = literal(made.preceding + made.following + 1, "bigint")
         return call("case", (call("eq", (count, size), "boolean"), first, default), value.type)
 
-    def _over(self, aggregate: Aggregate, made: Call, aggregates: list[Aggregate]) -> Column:
+    def _over(self, aggregate: Aggregate, made: FrameCall, aggregates: list[Aggregate]) -> Column:
         """An aggregate with its own frame, if that differs from the widest."""
         if made.running:
             aggregate = msgspec.structs.replace(aggregate, running=made.running)
@@ -194,7 +194,7 @@ def whole(catalyst: Catalyst, number: JavaObject) -> int:
     return int(str(catalyst.constant(number)))
 
 
-def _call(catalyst: Catalyst, alias: JavaObject) -> Call:
+def _call(catalyst: Catalyst, alias: JavaObject) -> FrameCall:
     over = alias.child()
     frame = over.windowSpec().frameSpecification()
     function, kind = over.windowFunction(), kind_of(over.windowFunction())
@@ -203,9 +203,9 @@ def _call(catalyst: Catalyst, alias: JavaObject) -> Call:
         back = whole(catalyst, function.inputOffset()) if kind == "Lag" else -whole(catalyst, function.offset())
         if abs(back) >= MAX_EVENTS:
             raise UnsupportedQuery(f"`{text_of(function)}` is of an event too far away.", _LAG)
-        return Call(id_of(alias), function, back, max(-back, 0))
+        return FrameCall(id_of(alias), function, back, max(-back, 0))
     if kind == "RowNumber":
-        return Call(id_of(alias), function, 0, running="rows")
+        return FrameCall(id_of(alias), function, 0, running="rows")
     if kind not in ("AggregateExpression", "NthValue"):
         raise UnsupportedQuery(
             f"`{text_of(function)}` OVER is not supported.",
@@ -217,11 +217,11 @@ def _call(catalyst: Catalyst, alias: JavaObject) -> Call:
                 f"`{text_of(function)}` is of all earlier events of a key, which would be stored indefinitely.", _BOUND
             )
         of_rows = kind_of(frame.frameType()) == "RowFrame"
-        return Call(id_of(alias), function, 0, running="rows" if of_rows else "peers")
+        return FrameCall(id_of(alias), function, 0, running="rows" if of_rows else "peers")
     if _counts_rows(over):
         preceding, following = -_rows(catalyst, frame, frame.lower()), _rows(catalyst, frame, frame.upper())
-        return Call(id_of(alias), function, preceding, following)
-    return Call(id_of(alias), function, _preceding(catalyst, frame))
+        return FrameCall(id_of(alias), function, preceding, following)
+    return FrameCall(id_of(alias), function, _preceding(catalyst, frame))
 
 
 def _rows(catalyst: Catalyst, frame: JavaObject, bound: JavaObject) -> int:

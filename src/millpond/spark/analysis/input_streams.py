@@ -41,12 +41,12 @@ from millpond.spark.analysis.branch_paths import (
 from millpond.spark.analysis.derived_streams import (
     PLAIN,
     AnySide,
+    BatchFunction,
     Branch,
     Derived,
     Elements,
-    Function,
     KeyedLookup,
-    Side,
+    TableJoin,
     branch_text,
     is_harmless,
     keyed_columns,
@@ -399,7 +399,7 @@ class _Deriver:
             name = f"{met.prefix}{number}"
             names = tuple(f"{name}.{own}" for own in met.names)
             if isinstance(met, MappedRows):
-                sides.append(Function(name, names, met.batches))
+                sides.append(BatchFunction(name, names, met.batches))
                 continue
             if isinstance(met, KeyedPartner):
                 keys = tuple(self._over_names(path, key) for key in expression)
@@ -409,7 +409,7 @@ class _Deriver:
             if isinstance(met, GeneratedRows):
                 sides.append(Elements(name, kind_of(met.generator), names, over, met.text))
             else:
-                sides.append(Side(name, met.plan, names, over, met.existence))
+                sides.append(TableJoin(name, met.plan, names, over, met.existence))
         check_rows(self._catalyst, [side.array for side in sides if isinstance(side, Elements)])
         return tuple(sides)
 

@@ -100,7 +100,7 @@ class Size(NamedTuple):
     varies: bool
 
 
-class Bound(NamedTuple):
+class SizeBound(NamedTuple):
     """An expression, with checks where its values may be large, and the bound of its value."""
 
     node: JavaObject
@@ -145,9 +145,9 @@ class Limiter:
         self._refuses = refuses and not is_accepted()
         self._steps = 0.0
         self._whole: JavaObject = None
-        self._literals: dict[int, Bound] = {}
+        self._literals: dict[int, SizeBound] = {}
         self._in_rounds, self._rounds = False, _Rounds(self._refuses)
-        self._computed: dict[tuple[int, tuple[Size | None, ...]], Bound] = {}
+        self._computed: dict[tuple[int, tuple[Size | None, ...]], SizeBound] = {}
         self._variables: dict[int, tuple[int, ...]] = {}
         self._rules: dict[str, Callable[[JavaObject, list[Size]], Size]] = {
             "StringReplace": self._replaced, "RegExpReplace": self._replaced_by_pattern, "StringSplit": _split,
@@ -178,7 +178,7 @@ class Limiter:
             return found if math.isfinite(found) else 1.0  # a NULL array has no elements
         return max(1.0, size.many)
 
-    def _visit(self, node: JavaObject, known: Sizes, times: float) -> Bound:
+    def _visit(self, node: JavaObject, known: Sizes, times: float) -> SizeBound:
         kind = kind_of(node)
         self._steps += times
         if self._steps > STEPS and self._refuses:
@@ -188,25 +188,25 @@ class Limiter:
             )
         if kind == "Literal":
             if id(node) not in self._literals:  # the bound holds the node, so that no other one gets its id
-                self._literals[id(node)] = Bound(node, _of_literal(node))
+                self._literals[id(node)] = SizeBound(node, _of_literal(node))
             return self._literals[id(node)]
         if self._in_rounds and not self._rounds.more(self._whole):
-            return Bound(node, Size(math.inf, math.inf, True))
+            return SizeBound(node, Size(math.inf, math.inf, True))
         if kind in ("AttributeReference", "NamedLambdaVariable"):
             default = Size(EVENT_BYTES, EVENT_BYTES / 8, True)
-            return Bound(node, _narrowed(node, known.get(id_of(node), default)))
+            return SizeBound(node, _narrowed(node, known.get(id_of(node), default)))
         parts = children(node)
         if any(kind_of(part) == "LambdaFunction" for part in parts):
             bound = self._computed_once(node, kind, parts, known, times)
         else:
             bounds = [self._visit(part, known, times) for part in parts]
             size = self._size(node, kind, [bound.size for bound in bounds])
-            bound = Bound(self._rebuilt(node, bounds), _narrowed(node, size))
+            bound = SizeBound(self._rebuilt(node, bounds), _narrowed(node, size))
             if kind in _PREDICTED and size.bytes > VALUE_BYTES and self._checks:
-                bound = Bound(self._foreseen(bound.node, kind), bound.size)
+                bound = SizeBound(self._foreseen(bound.node, kind), bound.size)
         return self._checked(bound)
 
-    def _rebuilt(self, node: JavaObject, bounds: Sequence[Bound]) -> JavaObject:
+    def _rebuilt(self, node: JavaObject, bounds: Sequence[SizeBound]) -> JavaObject:
         return self._catalyst.rebuilt(node, [bound.node for bound in bounds])
 
     def _size(self, node: JavaObject, kind: str, sizes: list[Size]) -> Size:
@@ -228,7 +228,7 @@ class Limiter:
 
     def _computed_once(
         self, node: JavaObject, kind: str, parts: list[JavaObject], known: Sizes, times: float
-    ) -> Bound:
+    ) -> SizeBound:
         """The bound of a higher-order function; in rounds of `aggregate` it is computed once for equal variables.
 
         Without this, the visits of an `aggregate` multiply with the rounds of each one around it.
@@ -250,7 +250,7 @@ class Limiter:
             self._variables[id(node)] = tuple(sorted(found))
         return self._variables[id(node)]
 
-    def _higher(self, node: JavaObject, kind: str, parts: list[JavaObject], known: Sizes, times: float) -> Bound:
+    def _higher(self, node: JavaObject, kind: str, parts: list[JavaObject], known: Sizes, times: float) -> SizeBound:
         """The bound of a higher-order function, whose lambdas are evaluated for each element."""
         given = [None if kind_of(part) == "LambdaFunction" else self._visit(part, known, times) for part in parts]
         arrays = [bound.size for bound in given if bound is not None]
@@ -277,11 +277,12 @@ class Limiter:
         if size.bytes > VALUE_BYTES and self._checks and kind not in _PARTS and _is_wide(type_of(node)):
             found = self._each_checked(found, made)
             size = Size(VALUE_BYTES, min(first.many, VALUE_BYTES), varies)
-        return Bound(found, _narrowed(node, size))
+        return SizeBound(found, _narrowed(node, size))
 
     def _aggregated(
-        self, node: JavaObject, parts: list[JavaObject], args: list[Bound], element: Size, known: Sizes, times: float
-    ) -> Bound:
+        self, node: JavaObject, parts: list[JavaObject], args: list[SizeBound], element: Size, known: Sizes,
+        times: float,
+    ) -> SizeBound:  # fmt: skip
         """The bound of `aggregate`, whose accumulated value may grow in each round; it is checked in each round."""
         array, start = args[0].size, args[1].size
         merge, finish = parts[2], parts[3]
@@ -305,11 +306,11 @@ class Limiter:
         size = Size(most, min(size.many, most), varies)
         body = self._visit(merging, {**known, names[0]: size, names[1]: element}, times)
         if held.bytes > VALUE_BYTES and self._checks:
-            body = Bound(self._limited_value(body.node), size)
+            body = SizeBound(self._limited_value(body.node), size)
         finishing, *ends = children(finish)
         last = self._visit(finishing, {**known, id_of(ends[0]): size}, times)
         bounds = [args[0], args[1], self._lambda(merge, body), self._lambda(finish, last)]
-        return Bound(self._rebuilt(node, bounds), _narrowed(node, last.size._replace(varies=varies)))
+        return SizeBound(self._rebuilt(node, bounds), _narrowed(node, last.size._replace(varies=varies)))
 
     def _quiet(self) -> Limiter:
         """A limiter for the rounds of `aggregate`, which computes bounds only."""
@@ -319,19 +320,19 @@ class Limiter:
         quiet._computed, quiet._variables = self._computed, self._variables
         return quiet
 
-    def _lambda(self, function: JavaObject, body: Bound) -> Bound:
+    def _lambda(self, function: JavaObject, body: SizeBound) -> SizeBound:
         _, *arguments = children(function)
-        return Bound(self._catalyst.rebuilt(function, [body.node, *arguments]), body.size)
+        return SizeBound(self._catalyst.rebuilt(function, [body.node, *arguments]), body.size)
 
-    def _checked(self, bound: Bound) -> Bound:
+    def _checked(self, bound: SizeBound) -> SizeBound:
         """Refuse a value that is constant and large; add a check to one that depends on the event and may be large."""
         self._refuse_constant(bound.node, bound.size)
         if bound.size.bytes <= VALUE_BYTES:
             return bound
         size = Size(VALUE_BYTES, min(bound.size.many, VALUE_BYTES), bound.size.varies)
         if not self._checks or kind_of(bound.node) in _PARTS:
-            return bound if not self._checks else Bound(bound.node, size)
-        return Bound(self._limited_value(bound.node), size)
+            return bound if not self._checks else SizeBound(bound.node, size)
+        return SizeBound(self._limited_value(bound.node), size)
 
     def _refuse_constant(self, node: JavaObject, size: Size) -> None:
         if size.varies or size.bytes <= CONSTANT_BYTES or not self._refuses:

@@ -23,7 +23,7 @@ from millpond.model.stream import Relation, Stream, can_be_stored, check_order, 
 from millpond.plan.upstream.steps import with_inner
 from millpond.runtime.functions.host import FunctionHost
 from millpond.runtime.packets.row_batches import dead_letters_of
-from millpond.spark.analysis.derived_streams import Derived, Side
+from millpond.spark.analysis.derived_streams import Derived, TableJoin
 from millpond.spark.analysis.properties import duration_us
 from millpond.spark.analysis.user_aggregates import UserFunctions, declared_function
 from millpond.spark.catalyst.private_names import Catalyst, analysed
@@ -42,7 +42,7 @@ from millpond.spark.sources.declared_paths import check_sink, located_options
 from millpond.spark.sources.file_tables import Lookups, Places, Refreshed, lookups, refreshed
 
 
-class Registered(NamedTuple):
+class NamedRelations(NamedTuple):
     """The relations and functions that texts may name: ours, and those that the user registered in the session.
 
     `ambiguous` are the names, in lower case, of temporary views of the user's that are named like a query.
@@ -200,7 +200,8 @@ class DeclaredRelations:
         """The tables whose lists of files are refreshed while a pond reads these streams; `report`: malformed rows."""
         branches = (branch for want in wanted if want.derived is not None for branch in want.derived.branches)
         sides = (side for branch in branches for side in branch.sides)
-        return lookups(self._spark, self._refreshed, [side.plan for side in sides if isinstance(side, Side)], report)
+        plans = [side.plan for side in sides if isinstance(side, TableJoin)]
+        return lookups(self._spark, self._refreshed, plans, report)
 
     def _declare_again(self, relation: Relation) -> None:
         """Declare a stream, view or table of the log, unless its name is taken, as by a file that was loaded."""
@@ -229,7 +230,7 @@ class DeclaredRelations:
         """The number of plan nodes of each view, for the gate."""
         return {name.lower(): size for name, size in self._views.items()}
 
-    def _registered(self, queries: Collection[str] = ()) -> Registered:
+    def _registered(self, queries: Collection[str] = ()) -> NamedRelations:
         """What texts may name, if they may also read the rows of these queries."""
         found = self._user.temporary()
         rows = {name.lower() for name in queries}
@@ -243,7 +244,7 @@ class DeclaredRelations:
         self._catalyst.adopt(self._user, adopted)
         relations = (*self._streams, *self._views, *adopted.views)
         ambiguous = rows & {name.lower() for name in found.views} - ours
-        return Registered(relations, (*adopted.functions, *functions), ambiguous)
+        return NamedRelations(relations, (*adopted.functions, *functions), ambiguous)
 
     def _all(self) -> list[Stream]:
         return [*self._streams.values(), *self._chained.values()]

@@ -68,7 +68,7 @@ _BOUNDS = ("CurrentRow", "UnboundedPreceding", "UnboundedFollowing")
 _FIXED = re.compile(r"[a-z_]+\s*r?['\"][+-]?\d{4,}", re.IGNORECASE)
 
 
-class Judged(NamedTuple):
+class GatedQuery(NamedTuple):
     """The parts of a query that passed the gate.
 
     These are its calls of window functions, its relations, a node of each kind, the functions that it might call, its
@@ -177,7 +177,7 @@ def parse(catalyst: Catalyst, text: str) -> JavaObject:
 def judge(
     plan: JavaObject, relations: Collection[str], functions: Collection[str] = (),
     sizes: Mapping[str, int] = MappingProxyType({}),
-) -> Judged:  # fmt: skip
+) -> GatedQuery:  # fmt: skip
     """Refuse a parsed query with a node, function or relation outside the allow-lists; names are in lower case.
 
     `functions` are those that the session's user registered, in addition to the ones that every query may call. `sizes`
@@ -188,7 +188,7 @@ def judge(
         QueryTypeError: it reads a stream that is not declared.
     """
     known = frozenset(name.lower() for name in relations)
-    judged = Judged([], set(), {}, FUNCTIONS | {name.lower() for name in functions}, [], [])
+    judged = GatedQuery([], set(), {}, FUNCTIONS | {name.lower() for name in functions}, [], [])
     stack = [_Visit(plan, 0, True, known)]
     count = 0
     while stack:
@@ -226,7 +226,7 @@ def _many(number: int) -> str:
     return f"{number:,}" if number < 10**15 else "more than 10^15"
 
 
-def _judge_plan(visit: _Visit, judged: Judged) -> list[_Visit]:
+def _judge_plan(visit: _Visit, judged: GatedQuery) -> list[_Visit]:
     node, depth, relations, bound = visit.node, visit.depth + 1, visit.relations, visit.bound
     kind = kind_of(node)
     if kind not in PLANS:
@@ -333,7 +333,7 @@ def _judge_relation(node: JavaObject, relations: frozenset[str]) -> str:
     return parts[0].lower()
 
 
-def _judge_expression(visit: _Visit, judged: Judged) -> list[_Visit]:
+def _judge_expression(visit: _Visit, judged: GatedQuery) -> list[_Visit]:
     node = visit.node
     kind = kind_of(node)
     if kind in SUBQUERIES:
@@ -393,7 +393,7 @@ def _judge_collation(node: JavaObject) -> None:
         raise _refused(node, f"the collation {name}", f"Use one of {', '.join(COLLATIONS)}.")
 
 
-def _judge_generator(node: JavaObject, name: str, arguments: list[JavaObject], judged: Judged) -> None:
+def _judge_generator(node: JavaObject, name: str, arguments: list[JavaObject], judged: GatedQuery) -> None:
     if name == "stack" and arguments:
         count = arguments[0]  # Spark evaluates it while it analyses the text
         if kind_of(count) != "Literal" or type_of(count) != "int" or int(str(count.toString())) > MOST_ROWS:
@@ -401,7 +401,7 @@ def _judge_generator(node: JavaObject, name: str, arguments: list[JavaObject], j
     _count_generator(node, judged)
 
 
-def _count_generator(node: JavaObject, judged: Judged) -> None:
+def _count_generator(node: JavaObject, judged: GatedQuery) -> None:
     judged.generators.append(node)
     if len(judged.generators) > MAX_GENERATORS:
         raise _refused(node, f"more than {MAX_GENERATORS} functions that make rows", "Split it into several.")

@@ -20,7 +20,7 @@ from millpond.model.patterns.grammar import parse
 from millpond.spark.analysis.grouping.row_patterns import PatternText, window_sql
 from millpond.spark.analysis.windows import check_length
 from millpond.spark.catalyst.private_names import Catalyst
-from millpond.spark.frontend.pattern_terms import Terms
+from millpond.spark.frontend.pattern_terms import PatternTerms
 from millpond.spark.frontend.sql_tokens import (
     Token,
     closing,
@@ -143,7 +143,7 @@ class _Reader:
         if len(pattern) < 3 or pattern[0].text != "(" or closing(pattern, 0) != len(pattern) - 1:
             raise QuerySyntaxError(f"PATTERN {self._source(pattern)} is not in parentheses.", "Write PATTERN (A B+).")
         written = " ".join(self._source(pattern[1:-1]).split())
-        terms = Terms(text, time, parse(written))
+        terms = PatternTerms(text, time, parse(written))
         if "WITHIN" not in parts:
             raise UnsupportedQuery(
                 f"The pattern {written} has no WITHIN, so its events would be stored indefinitely.",

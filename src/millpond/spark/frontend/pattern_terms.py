@@ -36,7 +36,7 @@ _CURE = (
 )
 
 
-class Terms:
+class PatternTerms:
     """The terms of one clause; `text` is what it was read from, `time` the column of ORDER BY, `pattern` the pattern.
     """
 

@@ -29,12 +29,12 @@ from millpond.runtime.task.column_layout import (
     column_name,
 )
 from millpond.spark.analysis.derived_streams import (
+    BatchFunction,
     Branch,
     Derived,
     Elements,
-    Function,
     KeyedLookup,
-    Side,
+    TableJoin,
     is_harmless,
     limited_names,
     multiplies,
@@ -240,7 +240,7 @@ class _Base:
         self._texts = texts
         sides = [side for copy in copies if copy.branch is not None for side in copy.branch.sides]
         self.name, self.policy = base.name, malformed_policy(base)
-        if self.policy is not None and any(isinstance(side, Function) for side in sides):
+        if self.policy is not None and any(isinstance(side, BatchFunction) for side in sides):
             self._frame = _without_dead(self._frame, base.name, self.policy[0])
         self._attributes = self._named(self._frame)
         names = list(self._attributes)
@@ -262,7 +262,7 @@ class _Base:
         places = {}
         for number, copy in enumerate(self._copies):
             for side in () if copy.branch is None else copy.branch.sides:
-                if isinstance(side, Function):
+                if isinstance(side, BatchFunction):
                     places[number] = len(self._frame.columns), len(side.names) + 1
                     self._frame = mapped(self._frame, side.batches, None if self._which is None else number)
         if places:
@@ -331,7 +331,7 @@ class _Base:
         one = self._catalyst.make("Literal", 1.0, self._catalyst.types.DoubleType)
         rows: JavaObject | None = one if multiplies(copy.branch) else None
         for side in copy.branch.sides:
-            if isinstance(side, Function):
+            if isinstance(side, BatchFunction):
                 values |= zip([*side.names, side.name], self._made[number], strict=True)
                 continue
             if isinstance(side, Elements):
@@ -361,12 +361,12 @@ class _Base:
             name: self._safe(column, values, owner_in(stream, name)) for name, column in copy.branch.columns.items()
         }
 
-    def _columns(self, side: Side) -> list[Column]:
+    def _columns(self, side: TableJoin) -> list[Column]:
         """The columns of a relation with new ids, because it may be joined twice."""
         columns = zip(items(side.plan.output()), side.names, strict=True)
         return [self._catalyst.column(column).alias(name) for column, name in columns]
 
-    def _exists(self, stream: str, side: Side, values: dict[str, JavaObject]) -> JavaObject:
+    def _exists(self, stream: str, side: TableJoin, values: dict[str, JavaObject]) -> JavaObject:
         """Add the column that says whether a row has a partner in a batch relation.
 
         Spark makes an existence join of the expression, so each row stays one row.

@@ -55,7 +55,7 @@ class When(Enum):
     LAUNCH = "fixed when the session starts"
 
 
-class Setting(NamedTuple):
+class SparkSetting(NamedTuple):
     """One Spark setting: name, value, until when it can be changed, and its reason."""
 
     name: str
@@ -65,72 +65,72 @@ class Setting(NamedTuple):
 
 
 SETTINGS = (
-    Setting("spark.sql.variable.substitute", "false", When.NEEDED, "query text must not read ${env:...}"),
-    Setting(
+    SparkSetting("spark.sql.variable.substitute", "false", When.NEEDED, "query text must not read ${env:...}"),
+    SparkSetting(
         "spark.sql.streaming.queryEvolution.enableSourceEvolution",
         "true",
         When.NEEDED,
         "offsets are kept by the name of the stream, not by its place in the plan",
     ),
-    Setting(
+    SparkSetting(
         "spark.sql.subexpressionElimination.enabled",
         "false",
         When.NEEDED,
         "a shared part of two expressions would be computed outside the TryEval of both",
     ),
-    Setting(
+    SparkSetting(
         "spark.sql.shuffle.orderIndependentChecksum.enabled",
         "false",
         When.NEEDED,
         "packets carry times, so those of a second attempt differ; Spark would fail an epoch whose executor is lost",
     ),
-    Setting(
+    SparkSetting(
         "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch",
         "false",
         When.NEEDED,
         "either of the two settings makes Spark compare the checksums",
     ),
-    Setting(
+    SparkSetting(
         "spark.sql.execution.arrow.useLargeVarTypes", "false", When.NEEDED, "texts are read with offsets of 32 bits"
     ),
-    Setting("spark.sql.ansi.enabled", "true", When.NEEDED, "overflow and bad casts raise, never wrap"),
-    Setting("spark.sql.session.timeZone", "UTC", When.WANTED, "windows start at the same instant everywhere"),
-    Setting("spark.sql.adaptive.enabled", "false", When.WANTED, "one job per epoch; nothing to adapt"),
-    Setting("spark.sql.shuffle.partitions", "4", When.WANTED, "200 tasks are slower than any epoch"),
-    Setting(
+    SparkSetting("spark.sql.ansi.enabled", "true", When.NEEDED, "overflow and bad casts raise, never wrap"),
+    SparkSetting("spark.sql.session.timeZone", "UTC", When.WANTED, "windows start at the same instant everywhere"),
+    SparkSetting("spark.sql.adaptive.enabled", "false", When.WANTED, "one job per epoch; nothing to adapt"),
+    SparkSetting("spark.sql.shuffle.partitions", "4", When.WANTED, "200 tasks are slower than any epoch"),
+    SparkSetting(
         "spark.sql.execution.arrow.maxRecordsPerBatch",
         "4096",
         When.WANTED,
         "batches of small rows have no other limit, see `batches`; gather joins them",
     ),
-    Setting(
+    SparkSetting(
         "spark.sql.sources.parallelPartitionDiscovery.parallelism",
         "32",
         When.WANTED,
         "of a batch of more than 32 files Spark looks at each in a task of its own: a thousand take 2.4 s",
     ),
-    Setting("spark.sql.execution.arrow.pyspark.enabled", "true", When.WANTED, "rows travel as Arrow"),
-    Setting("spark.ui.enabled", "false", When.LAUNCH, "no open port that was not requested"),
-    Setting("spark.ui.showConsoleProgress", "false", When.LAUNCH, "the terminal is ours"),
-    Setting(
+    SparkSetting("spark.sql.execution.arrow.pyspark.enabled", "true", When.WANTED, "rows travel as Arrow"),
+    SparkSetting("spark.ui.enabled", "false", When.LAUNCH, "no open port that was not requested"),
+    SparkSetting("spark.ui.showConsoleProgress", "false", When.LAUNCH, "the terminal is ours"),
+    SparkSetting(
         "spark.buffer.pageSize",
         "2m",
         When.LAUNCH,
         "each table that is broadcast takes a page; Spark takes up to 64 MB for one of ten rows",
     ),
-    Setting("spark.python.worker.reuse", "true", When.LAUNCH, "a fork per task is dear"),
-    Setting(
+    SparkSetting("spark.python.worker.reuse", "true", When.LAUNCH, "a fork per task is dear"),
+    SparkSetting(
         "spark.scheduler.barrier.maxConcurrentTasksCheck.interval",
         "1s",
         When.LAUNCH,
         "a direct epoch that finds too few cores goes through the shuffle, soon",
     ),
-    Setting("spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures", "2", When.LAUNCH, "likewise"),
+    SparkSetting("spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures", "2", When.LAUNCH, "likewise"),
 )
 
 LOOPBACK = (
-    Setting("spark.driver.host", "127.0.0.1", When.LAUNCH, "reachable from this machine only"),
-    Setting("spark.driver.bindAddress", "127.0.0.1", When.LAUNCH, "reachable from this machine only"),
+    SparkSetting("spark.driver.host", "127.0.0.1", When.LAUNCH, "reachable from this machine only"),
+    SparkSetting("spark.driver.bindAddress", "127.0.0.1", When.LAUNCH, "reachable from this machine only"),
 )
 
 UNIX_SOCKETS = "spark.python.unix.domain.socket."

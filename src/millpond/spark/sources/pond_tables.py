@@ -20,7 +20,7 @@ FORMAT = "millpond"
 """The data source's name in `spark.read.format(…)` and in USING."""
 
 
-class Served(Protocol):
+class ServedQuery(Protocol):
     """The latest rows of one query."""
 
     @property
@@ -36,14 +36,14 @@ class Served(Protocol):
 
 
 class ServedTable(DataSource):
-    """The data source of `Served`. Spark keeps the list of partitions and reads them anew with every read."""
+    """The data source of `ServedQuery`. Spark keeps the list of partitions and reads them anew with every read."""
 
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
     @abstractmethod
-    def served(self, options: Mapping[str, str]) -> Served:
+    def served(self, options: Mapping[str, str]) -> ServedQuery:
         """The rows that the options name; the names of options are in lower case."""
 
     def schema(self) -> str:
@@ -78,7 +78,7 @@ class _Range(InputPartition):
 
 class _Reader(DataSourceReader):
     def __init__(
-        self, served: Callable[[Mapping[str, str]], Served], options: Mapping[str, str], partitions: int
+        self, served: Callable[[Mapping[str, str]], ServedQuery], options: Mapping[str, str], partitions: int
     ) -> None:
         self._served, self._options, self._count = served, options, partitions
 

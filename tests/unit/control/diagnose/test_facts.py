@@ -17,10 +17,10 @@ from msgspec.structs import replace
 from kit.simulator.changing_pond import ChangingPond
 from millpond.control.diagnose.causes import explain_why
 from millpond.control.diagnose.facts import (
-    Counts,
     Facts,
     OwnersChanged,
-    RecentRecords,
+    QueryFates,
+    QueryRecords,
     find_facts,
     is_running,
     newest_time,
@@ -397,7 +397,7 @@ def test_the_names_of_the_facts_in_json_stay(folder: Path) -> None:
     bench.events([1])
     changed = OwnersChanged(1, "2 instances", 5)
     facts = msgspec.to_builtins(
-        replace(bench.facts(), recent=RecentRecords(1, True, Counts(), Counts(), 1, owners_changed=changed))
+        replace(bench.facts(), recent=QueryRecords(1, True, QueryFates(), QueryFates(), 1, owners_changed=changed))
     )
     assert {"tail", "behind", "first", "complete_us"} <= facts.keys()
     assert [*facts["tail"]] == [
@@ -408,7 +408,7 @@ def test_the_names_of_the_facts_in_json_stay(folder: Path) -> None:
 
 def test_only_a_process_of_this_host_is_looked_for() -> None:
     def runs(host: str, pid: int) -> bool | None:
-        return is_running(RecentRecords(0, True, Counts(), Counts(), host=host, pid=pid))
+        return is_running(QueryRecords(0, True, QueryFates(), QueryFates(), host=host, pid=pid))
 
     assert (runs(socket.gethostname(), os.getpid()), runs("elsewhere", os.getpid())) == (True, None)
 

@@ -12,7 +12,7 @@ import pytest
 
 from millpond.runtime.windows import combine
 from millpond.runtime.windows.closing import Closing
-from millpond.runtime.windows.combine import Block, Range, blocks, edges_of, ranges_of, slices_between
+from millpond.runtime.windows.combine import Block, CellRange, blocks, edges_of, ranges_of, slices_between
 from millpond.runtime.windows.tiles import LiveCells
 from millpond.state.layout.cells import Cells, Piece, Slices, merge, words_of
 from millpond.state.layout.merge_rules import REGISTERS, rule_of
@@ -59,7 +59,7 @@ def value(block: Block, name: str, window: Closing, slot: int) -> int:
     return int(block.window(name, window)[slot - block.first])
 
 
-def ranged(parts: list[Cells], edges: list[int], late_class: int) -> list[Range]:
+def ranged(parts: list[Cells], edges: list[int], late_class: int) -> list[CellRange]:
     return ranges_of(parts, edges, slices_between(LiveCells(parts, []), edges, late_class))
 
 

@@ -17,7 +17,7 @@ from millpond.errors import NotServingError, QueryRefused, RequestError, SetupEr
 from millpond.service.api.messages import Changed, QueryShown
 from millpond.service.api.service_files import Leader, Places
 from millpond.service.terminal.commands import _lines
-from millpond.service.terminal.sql_shell import Change, Endpoint, Shell, SqlAddress, change_of
+from millpond.service.terminal.sql_shell import EndpointClient, QueryChange, Shell, SqlAddress, change_of
 from millpond.service.terminal.text import table_lines
 
 
@@ -40,7 +40,7 @@ def test_a_token_does_not_cross_a_network_in_plain_text() -> None:
 
 def test_the_shell_asks_the_new_leader_after_a_takeover(served: Any) -> None:
     leaders = ["127.0.0.1:1", f"127.0.0.1:{served.port}", f"localhost:{served.port}"]
-    endpoint = Endpoint(lambda: SqlAddress(leaders[0], served.token, None))
+    endpoint = EndpointClient(lambda: SqlAddress(leaders[0], served.token, None))
     with pytest.raises(NotServingError, match=r"127\.0\.0\.1:1"):
         endpoint.rows("SELECT 1 AS x")
     del leaders[0]
@@ -65,7 +65,7 @@ def test_the_shell_starts_an_endpoint_for_a_service_without_one(served: Any) -> 
     assert (done.exception, done.output) == (None, '{"page":"it\'s","n":1}\n')
 
 
-def cut(endpoint: Endpoint) -> None:
+def cut(endpoint: EndpointClient) -> None:
     """Cut the connection, as a leader that dies does."""
     assert endpoint._connection is not None
     socket.socket(fileno=os.dup(endpoint._connection.fileno())).shutdown(socket.SHUT_RDWR)
@@ -96,7 +96,7 @@ def test_a_script_gets_rows_as_a_table_and_as_json(served: Any) -> None:
 def test_a_prompt_goes_on_after_an_error_and_reads_statements_of_several_lines(
     served: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    endpoint = Endpoint(lambda: SqlAddress(f"127.0.0.1:{served.port}", served.token, None))
+    endpoint = EndpointClient(lambda: SqlAddress(f"127.0.0.1:{served.port}", served.token, None))
     session = Shell(lambda: None, lambda: endpoint, 80, False, None, False)  # type: ignore[arg-type,return-value]
     answered = session._read
     monkeypatch.setattr(session, "_read", lambda sql: interrupted() if sql == "long" else answered(sql))
@@ -114,25 +114,25 @@ def test_a_prompt_goes_on_after_an_error_and_reads_statements_of_several_lines(
 @pytest.mark.parametrize(
     ("text", "change"),
     [
-        ("-- x\ndrop  streaming table\nb ", Change("drop", "b")),
+        ("-- x\ndrop  streaming table\nb ", QueryChange("drop", "b")),
         ("ALTER STREAMING TABLE a AS WITH x AS (SELECT 1) SELECT 2",
-         Change("alter", "a", "WITH x AS (SELECT 1) SELECT 2")),
-        ("ALTER STREAMING TABLE IF EXISTS a AS SELECT 2", Change("alter", "a", "SELECT 2", conditional=True)),
-        ("DROP TABLE if exists b", Change("drop", "b", conditional=True)),
-        ("CREATE STREAMING TABLE IF NOT EXISTS a AS SELECT 2", Change("add", "a", "SELECT 2", conditional=True)),
+         QueryChange("alter", "a", "WITH x AS (SELECT 1) SELECT 2")),
+        ("ALTER STREAMING TABLE IF EXISTS a AS SELECT 2", QueryChange("alter", "a", "SELECT 2", conditional=True)),
+        ("DROP TABLE if exists b", QueryChange("drop", "b", conditional=True)),
+        ("CREATE STREAMING TABLE IF NOT EXISTS a AS SELECT 2", QueryChange("add", "a", "SELECT 2", conditional=True)),
         ("CREATE OR REPLACE STREAMING TABLE a USING json AS SELECT 2",
-         Change("replace", "a", "SELECT 2", {"sink": "json"})),
+         QueryChange("replace", "a", "SELECT 2", {"sink": "json"})),
         (
             "CREATE STREAMING TABLE a USING KAFKA TBLPROPERTIES ('topic' = 'it''s (1)', 'late.by'='window',\n"
             "'deduplicate' = 'x, y') AS\nSELECT ')' AS y",
-            Change("add", "a", "SELECT ')' AS y",
+            QueryChange("add", "a", "SELECT ')' AS y",
                    {"sink": "kafka", "topic": "it's (1)", "late_by": "window", "deduplicate": ("x", "y")}),
         ),
         ("SELECT 'DROP TABLE a'", None),
         ("CREATE TABLE a (x INT)", None),
     ],
 )  # fmt: skip
-def test_statements_that_change_queries(text: str, change: Change | None) -> None:
+def test_statements_that_change_queries(text: str, change: QueryChange | None) -> None:
     assert change_of(text) == change
 
 

@@ -20,7 +20,7 @@ from deltalake.exceptions import DeltaError
 from millpond.errors import GoneError, InputError, QueryTypeError, SourceError
 from millpond.local_path import local_path
 from millpond.runtime.inputs.tables.data_files import DataFile, FileReader
-from millpond.runtime.inputs.tables.table_log import Position, TableLog
+from millpond.runtime.inputs.tables.table_log import FilePosition, TableLog
 
 _FEATURES = {"timestampNtz", "deletionVectors", "columnMapping", "v2Checkpoint", "vacuumProtocolCheck"}
 """Features of a table that a reader can ignore; deletion vectors and mapped columns are refused where they are used."""
@@ -70,26 +70,26 @@ class DeltaLog(TableLog):
     def reader(self) -> FileReader:
         return FileReader(self.name, _MISSING_CURE)
 
-    def _version(self, text: str) -> Position:
+    def _version(self, text: str) -> FilePosition:
         if not text.isdecimal() or int(text) > self.newest() + 1:
             raise QueryTypeError(
                 f"'startingVersion' is {text!r}, and {self.path} has the versions 0 to {self.newest()}.",
                 "Write one of them, or 'latest'.",
             )
-        return Position(int(text))
+        return FilePosition(int(text))
 
-    def _version_at(self, millis: float) -> Position | None:
+    def _version_at(self, millis: float) -> FilePosition | None:
         files = (self.path / "_delta_log").glob("[0-9]" * 20 + ".json")
         found = [version for version in (int(file.stem) for file in files) if self._millis(version) >= millis]
-        return Position(min(found)) if found else None
+        return FilePosition(min(found)) if found else None
 
-    def _started(self, at: Position, newest: int) -> Position | None:
+    def _started(self, at: FilePosition, newest: int) -> FilePosition | None:
         return at if at.snapshot or at.version <= newest else None
 
-    def _finished(self, at: Position) -> Position:
-        return Position(at.version + 1)
+    def _finished(self, at: FilePosition) -> FilePosition:
+        return FilePosition(at.version + 1)
 
-    def _before(self, end: Position) -> int:
+    def _before(self, end: FilePosition) -> int:
         return end.version - 1
 
     def _commit(self, version: int) -> Path:

@@ -28,7 +28,7 @@ from pyiceberg.types import DateType, IcebergType, TimestampType, TimestamptzTyp
 from millpond.errors import GoneError, InputError, MillpondError, QueryTypeError, SourceError
 from millpond.local_path import local_path
 from millpond.runtime.inputs.tables.data_files import DataFile, FileReader
-from millpond.runtime.inputs.tables.table_log import Position, TableLog
+from millpond.runtime.inputs.tables.table_log import FilePosition, TableLog
 
 _END = 1 << 31
 """The number of a file after all files of any snapshot: the snapshot that will follow is not known yet."""
@@ -102,9 +102,9 @@ class IcebergLog(TableLog):
         defaults = {field.name: _constant(field.field_type, field.initial_default) for field in fields}
         return FileReader(self.name, _MISSING_CURE, partial(_open_file, self._io), ids, defaults)
 
-    def first(self, options: Mapping[str, str]) -> Position:
+    def first(self, options: Mapping[str, str]) -> FilePosition:
         position = super().first(options)
-        if position == Position(_NONE, _END) and self._metadata.format_version == 1:
+        if position == FilePosition(_NONE, _END) and self._metadata.format_version == 1:
             raise QueryTypeError(
                 f"{self.name} is empty, and snapshots of format version 1 do not show whether it was the first that "
                 "was appended.",
@@ -112,28 +112,28 @@ class IcebergLog(TableLog):
             )
         return position
 
-    def _version(self, text: str) -> Position:
+    def _version(self, text: str) -> FilePosition:
         newest = self.newest()
         if not text.isdecimal() or int(text) not in self._lineage(newest).positions:
             raise QueryTypeError(
                 f"'startingVersion' is {text!r}, which is no snapshot of {self.name}.",
                 f"Write the id of one (the newest is {newest}), or 'latest'.",
             )
-        return Position(int(text))
+        return FilePosition(int(text))
 
-    def _version_at(self, millis: float) -> Position | None:
+    def _version_at(self, millis: float) -> FilePosition | None:
         found = (one.snapshot_id for one in self._lineage(self.newest()).snapshots if one.timestamp_ms >= millis)
         version = next(found, None)
-        return None if version is None else Position(version)
+        return None if version is None else FilePosition(version)
 
-    def _started(self, at: Position, newest: int) -> Position | None:
+    def _started(self, at: FilePosition, newest: int) -> FilePosition | None:
         if at.file != _END:
             return at
         if at.version == newest:
             return None
         lineage = self._lineage(newest)
         if at.version in lineage.positions:
-            return Position(lineage.snapshots[lineage.positions[at.version] + 1].snapshot_id)
+            return FilePosition(lineage.snapshots[lineage.positions[at.version] + 1].snapshot_id)
         if at.version in self._snapshots:
             raise InputError(
                 f"{self.name} was set back to a snapshot before {at.version}, which the stream has read.",
@@ -146,12 +146,12 @@ class IcebergLog(TableLog):
         is_first = oldest.sequence_number == 1 or (not oldest.sequence_number and oldest.parent_snapshot_id is None)
         if oldest.parent_snapshot_id != at.version and not (at.version == _NONE and is_first):
             raise self._gone(at.version)
-        return Position(oldest.snapshot_id)
+        return FilePosition(oldest.snapshot_id)
 
-    def _finished(self, at: Position) -> Position:
-        return Position(at.version, _END)
+    def _finished(self, at: FilePosition) -> FilePosition:
+        return FilePosition(at.version, _END)
 
-    def _before(self, end: Position) -> int:
+    def _before(self, end: FilePosition) -> int:
         return end.version
 
     def _lineage_of(self, newest: int) -> _Lineage:

@@ -19,7 +19,7 @@ MOST_FILES = 1000
 """The default of `maxFilesPerTrigger`, as in Delta's own source."""
 
 
-class Position(NamedTuple):
+class FilePosition(NamedTuple):
     """The next file that a stream reads: number `file` of the files that `version` adds.
 
     With `snapshot`, it is a number among all files of the table at `version`. The version -1 is the beginning of a
@@ -31,7 +31,7 @@ class Position(NamedTuple):
     snapshot: bool = False
 
 
-WHOLE_TABLE = Position(-1, 0, snapshot=True)
+WHOLE_TABLE = FilePosition(-1, 0, snapshot=True)
 
 
 class Limit(NamedTuple):
@@ -77,15 +77,15 @@ class TableLog(ABC):
         """All files of the table at a version, always in the same order."""
 
     @abstractmethod
-    def _finished(self, at: Position) -> Position:
+    def _finished(self, at: FilePosition) -> FilePosition:
         """The position at which all files of the version of `at` have been read."""
 
     @abstractmethod
-    def _before(self, end: Position) -> int:
+    def _before(self, end: FilePosition) -> int:
         """The version of which `end` is the position after its last file."""
 
     @abstractmethod
-    def _started(self, at: Position, newest: int) -> Position | None:
+    def _started(self, at: FilePosition, newest: int) -> FilePosition | None:
         """The position from which to go on reading; None: all files up to the version `newest` have been read.
 
         Raises:
@@ -93,7 +93,7 @@ class TableLog(ABC):
         """
 
     @abstractmethod
-    def _version(self, text: str) -> Position:
+    def _version(self, text: str) -> FilePosition:
         """The position before a version that the option `startingVersion` names.
 
         Raises:
@@ -101,10 +101,10 @@ class TableLog(ABC):
         """
 
     @abstractmethod
-    def _version_at(self, millis: float) -> Position | None:
+    def _version_at(self, millis: float) -> FilePosition | None:
         """The position before the first version at or after a time; None: there is none."""
 
-    def first(self, options: Mapping[str, str]) -> Position:
+    def first(self, options: Mapping[str, str]) -> FilePosition:
         """Where a new stream begins, by its options with names in lower case.
 
         Raises:
@@ -120,10 +120,10 @@ class TableLog(ABC):
         if version is None:
             return WHOLE_TABLE
         if version.lower() == "latest":
-            return self._finished(Position(self.newest()))
+            return self._finished(FilePosition(self.newest()))
         return self._version(version)
 
-    def after(self, start: Position, newest: int, limit: Limit) -> Position:
+    def after(self, start: FilePosition, newest: int, limit: Limit) -> FilePosition:
         """The end of an epoch that begins at `start`; an epoch never reads beyond its snapshot.
 
         Raises:
@@ -133,7 +133,7 @@ class TableLog(ABC):
         if start == WHOLE_TABLE:
             if newest < 0:
                 return start
-            end = Position(newest, 0, snapshot=True)
+            end = FilePosition(newest, 0, snapshot=True)
         files = size = 0
         while (at := self._started(end, newest)) is not None:
             end = at
@@ -146,7 +146,7 @@ class TableLog(ABC):
                 break
         return end
 
-    def files(self, start: Position, end: Position) -> Iterator[DataFile]:
+    def files(self, start: FilePosition, end: FilePosition) -> Iterator[DataFile]:
         """The files between two positions.
 
         Raises:
@@ -156,7 +156,7 @@ class TableLog(ABC):
             return
         at = start
         if start == WHOLE_TABLE:
-            at = Position(end.version if end.snapshot else self._before(end), 0, snapshot=True)
+            at = FilePosition(end.version if end.snapshot else self._before(end), 0, snapshot=True)
         while at != end:
             started = self._started(at, end.version)
             if started is None:
@@ -177,10 +177,10 @@ class TableLog(ABC):
                 "Begin a new pond; its stream reads the new table from the beginning.",
             )
 
-    def _files(self, at: Position) -> list[DataFile]:
+    def _files(self, at: FilePosition) -> list[DataFile]:
         return self._cached_all(at.version) if at.snapshot else self._cached_added(at.version)
 
-    def _at_time(self, text: str) -> Position:
+    def _at_time(self, text: str) -> FilePosition:
         try:
             time = datetime.fromisoformat(text)
         except ValueError as error:

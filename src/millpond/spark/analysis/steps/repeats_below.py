@@ -9,7 +9,7 @@ from millpond.model.expressions import Column, Expression
 from millpond.model.query import Query
 from millpond.model.stream import Stream
 from millpond.plan.groups.deduplication import deduplicated
-from millpond.spark.analysis.aggregation_input import LOWER, InputPlan, Repeats
+from millpond.spark.analysis.aggregation_input import LOWER, FirstOfRepeats, InputPlan
 from millpond.spark.catalyst.private_names import JavaObject, kind_of
 
 
@@ -17,7 +17,7 @@ class RepeatsBelow(UnsupportedQuery):
     """A window does not remove these repeated events itself, so they are removed in a step of their own."""
 
 
-def _within_us(plan: InputPlan, repeats: Repeats, keys: Sequence[str], query: Query) -> int:
+def _within_us(plan: InputPlan, repeats: FirstOfRepeats, keys: Sequence[str], query: Query) -> int:
     """Within how much event time events with equal `keys` count as repeated, below the window of a query.
 
     Keys with the event time are equal only at the same time.

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from millpond.errors import QueryTypeError
 from millpond.runtime.inputs.tables.data_files import DataFile, FileReader
-from millpond.runtime.inputs.tables.table_log import MOST_FILES, Limit, Position, TableLog
+from millpond.runtime.inputs.tables.table_log import MOST_FILES, FilePosition, Limit, TableLog
 from millpond.spark.session.worker import worker_task
 
 _TASK_BYTES = 64 << 20
@@ -107,12 +107,12 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise QueryTypeError(f"'{name}' is {given!r}.", "Write a number from 1.")
         return int(given)
 
-    def _offset(self, position: Position) -> dict[str, Any]:
+    def _offset(self, position: FilePosition) -> dict[str, Any]:
         return {"table": self._table().id, **position._asdict()}
 
-    def _position(self, offset: dict[str, Any]) -> Position:
+    def _position(self, offset: dict[str, Any]) -> FilePosition:
         self._table().check_id(offset["table"])
-        return Position(offset["version"], offset["file"], offset["snapshot"])
+        return FilePosition(offset["version"], offset["file"], offset["snapshot"])
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_log": None}

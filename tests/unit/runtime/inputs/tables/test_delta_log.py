@@ -19,7 +19,7 @@ from kit.inputs.examples import seeds
 from millpond.errors import GoneError, InputError, LateSchemaError, QueryTypeError, SourceError
 from millpond.runtime.inputs.tables.data_files import DataFile, FileReader
 from millpond.runtime.inputs.tables.delta_log import DeltaLog
-from millpond.runtime.inputs.tables.table_log import Limit, Position
+from millpond.runtime.inputs.tables.table_log import FilePosition, Limit
 
 SCHEMA = pa.schema([("v", pa.int64()), ("k", pa.string())])
 
@@ -81,12 +81,13 @@ def test_a_delete_is_an_error_or_left_out_and_a_snapshot_reads_what_is_left(tmp_
     append(path, 4)
     log = DeltaLog(str(path))
     with pytest.raises(InputError, match=r"Version 2 of .*/t deletes or changes rows.*skipChangeCommits"):
-        log.after(Position(0), log.newest(), Limit())
+        log.after(FilePosition(0), log.newest(), Limit())
     skipping = DeltaLog(str(path), skips_changes=True)
-    assert sorted(read([*skipping.files(Position(0), skipping.after(Position(0), 3, Limit()))])) == [0, 1, 2, 3, 4]
+    files = skipping.files(FilePosition(0), skipping.after(FilePosition(0), 3, Limit()))
+    assert sorted(read([*files])) == [0, 1, 2, 3, 4]
     start = log.first({})
     end = log.after(start, log.newest(), Limit())
-    assert (end, sorted(read([*log.files(start, end)]))) == (Position(4), [0, 2, 3, 4])
+    assert (end, sorted(read([*log.files(start, end)]))) == (FilePosition(4), [0, 2, 3, 4])
 
 
 def commit(path: Path, version: int, *actions: dict[str, object]) -> Path:
@@ -101,12 +102,12 @@ def test_a_change_with_deletion_vectors_is_left_out_or_reported_as_a_change(tmp_
     log, skipping = DeltaLog(str(path)), DeltaLog(str(path), skips_changes=True)
     add = {"path": "x", "size": 1, "partitionValues": {}, "dataChange": True, "deletionVector": {"cardinality": 1}}
     commit(path, 1, {"remove": {"path": "x", "dataChange": True}}, {"add": add})
-    assert skipping.after(Position(1), skipping.newest(), Limit()) == Position(2)
+    assert skipping.after(FilePosition(1), skipping.newest(), Limit()) == FilePosition(2)
     with pytest.raises(InputError, match=r"Version 1 of .* deletes or changes rows"):
-        log.after(Position(1), log.newest(), Limit())
+        log.after(FilePosition(1), log.newest(), Limit())
     commit(path, 2, {"add": add})
     with pytest.raises(InputError, match=r"deletion vectors.*begin a new pond"):
-        skipping.after(Position(2), skipping.newest(), Limit())
+        skipping.after(FilePosition(2), skipping.newest(), Limit())
 
 
 def test_a_line_separator_in_data_is_no_end_of_a_line(tmp_path: Path) -> None:
@@ -114,7 +115,7 @@ def test_a_line_separator_in_data_is_no_end_of_a_line(tmp_path: Path) -> None:
     for version, text in enumerate(("a", "\x85b\u2028c\x1cd")):
         write_deltalake(str(tmp_path), pa.table({"s": [text]}), mode="append")
         log = log or DeltaLog(str(tmp_path))
-        [file] = log.files(Position(version), log.after(Position(version), log.newest(), Limit()))
+        [file] = log.files(FilePosition(version), log.after(FilePosition(version), log.newest(), Limit()))
         assert [batch.to_pydict() for batch in batches_of(file, pa.schema([("s", pa.string())]))] == [{"s": [text]}]
 
 
@@ -128,7 +129,8 @@ def test_a_table_that_is_made_anew_is_another_table(tmp_path: Path, count: int) 
     shutil.rmtree(path)
     for value in range(count):
         append(path, value)
-    for reads in (log.newest, lambda: log.after(Position(0), 1, Limit()), lambda: log.after(log.first({}), 0, Limit())):
+    reads_after = lambda: log.after(FilePosition(0), 1, Limit()), lambda: log.after(log.first({}), 0, Limit())
+    for reads in (log.newest, *reads_after):
         with pytest.raises(InputError, match=r"is another Delta table than the one.*Begin a new pond"):
             reads()
     assert DeltaLog(str(path)).newest() == count - 1
@@ -152,10 +154,10 @@ def test_a_commit_that_is_not_yet_complete_is_read_again(tmp_path: Path) -> None
         log = DeltaLog(str(tmp_path))
         file.write_text(text)
         with pytest.raises(SourceError, match=r"Version 1 of .* is incomplete"):
-            log.after(Position(1), log.newest(), Limit())
+            log.after(FilePosition(1), log.newest(), Limit())
         file.unlink()
     append(tmp_path, 1)
-    assert log.after(Position(1), log.newest(), Limit()) == Position(2)
+    assert log.after(FilePosition(1), log.newest(), Limit()) == FilePosition(2)
 
 
 def test_files_of_a_snapshot_are_read_in_the_order_in_which_they_were_written(tmp_path: Path) -> None:
@@ -173,11 +175,12 @@ def test_where_a_stream_begins(tmp_path: Path) -> None:
     append(path, 1)
     log, times = DeltaLog(str(path)), [one["timestamp"] for one in DeltaTable(str(path)).history()][::-1]
     os.utime(commit(path, 2, {"txn": {"appId": "a", "version": 1}}), (4_000_000_000,) * 2)  # without commitInfo
-    assert log.first({"startingtimestamp": "2090-01-01"}) == Position(2)
+    assert log.first({"startingtimestamp": "2090-01-01"}) == FilePosition(2)
     (path / "_delta_log" / f"{2:020}.json").unlink()
     log = DeltaLog(str(path))
-    assert log.first({"startingversion": "LATEST"}) == Position(2) == log.after(Position(2), log.newest(), Limit())
-    assert log.first({"startingtimestamp": "2020-01-01"}) == Position(0)
+    latest = FilePosition(2)
+    assert log.first({"startingversion": "LATEST"}) == latest == log.after(latest, log.newest(), Limit())
+    assert log.first({"startingtimestamp": "2020-01-01"}) == FilePosition(0)
     when = f"{date.fromtimestamp(times[1] / 1000 + 10 * 86_400)}"
     both = {"startingversion": "1", "startingtimestamp": "2020-01-01"}
     for name, value in (("version", "3"), ("version", "x"), ("timestamp", when), ("timestamp", "soon"), ("", "")):
@@ -194,18 +197,18 @@ def test_a_cleaned_log_a_vacuumed_file_and_a_feature_are_named(tmp_path: Path) -
     append(path, 1)
     DeltaTable(str(path)).create_checkpoint()
     log = DeltaLog(str(path))
-    [file] = log.files(Position(1), Position(2))
+    [file] = log.files(FilePosition(1), FilePosition(2))
     Path(file.path).unlink()
     with pytest.raises(GoneError, match="VACUUM"):
         read([file])
     (path / "_delta_log" / f"{0:020}.json").unlink()
     with pytest.raises(GoneError, match=r"Version 0 of .* no longer exists"):
-        log.after(Position(0), 1, Limit())
+        log.after(FilePosition(0), 1, Limit())
     (path / "_delta_log" / f"{2:020}.json").write_text(
         '{"metaData":{"id":"x","configuration":{"delta.columnMapping.mode":"name"}}}'
     )
     with pytest.raises(InputError, match="columnMapping"):
-        log.after(Position(2), log.newest(), Limit())
+        log.after(FilePosition(2), log.newest(), Limit())
 
 
 def test_values_keep_their_types_and_other_types_are_refused(tmp_path: Path) -> None:

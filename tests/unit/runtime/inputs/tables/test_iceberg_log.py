@@ -25,7 +25,7 @@ from millpond.errors import GoneError, InputError, LateSchemaError, PlaceError, 
 from millpond.runtime.inputs.tables import iceberg_log
 from millpond.runtime.inputs.tables.data_files import DataFile
 from millpond.runtime.inputs.tables.iceberg_log import IcebergLog
-from millpond.runtime.inputs.tables.table_log import WHOLE_TABLE, Limit, Position
+from millpond.runtime.inputs.tables.table_log import WHOLE_TABLE, FilePosition, Limit
 
 SCHEMA = pa.schema([("v", pa.int64()), ("k", pa.string())])
 COLUMNS = Schema(NestedField(1, "v", LongType()), NestedField(2, "k", StringType()))
@@ -72,7 +72,7 @@ def read(log: IcebergLog, files: list[DataFile], schema: pa.Schema = SCHEMA) -> 
     return [row["v"] for row in found]
 
 
-def epoch(log: IcebergLog, start: Position, limit: Limit = Limit()) -> tuple[Position, list[int]]:  # noqa: B008
+def epoch(log: IcebergLog, start: FilePosition, limit: Limit = Limit()) -> tuple[FilePosition, list[int]]:  # noqa: B008
     end = log.after(start, log.newest(), limit)
     return end, read(log, [*log.files(start, end)])
 
@@ -136,10 +136,10 @@ def test_where_a_stream_begins(table: Table) -> None:
         table.append(rows(value))
     ids = [snapshot.snapshot_id for snapshot in table.metadata.snapshots]
     log, times = opened(), [snapshot.timestamp_ms for snapshot in table.metadata.snapshots]
-    assert log.first({"startingversion": str(ids[1])}) == Position(ids[1])
+    assert log.first({"startingversion": str(ids[1])}) == FilePosition(ids[1])
     assert epoch(log, log.first({"startingversion": "LATEST"}))[1] == []
-    assert log.first({"startingtimestamp": "2020-01-01"}) == Position(ids[0])
-    assert log.first({"startingtimestamp": f"{datetime.utcfromtimestamp(times[2] / 1000)}"}) == Position(ids[2])
+    assert log.first({"startingtimestamp": "2020-01-01"}) == FilePosition(ids[0])
+    assert log.first({"startingtimestamp": f"{datetime.utcfromtimestamp(times[2] / 1000)}"}) == FilePosition(ids[2])
     when = f"{date.fromtimestamp(times[2] / 1000) + timedelta(10)}"
     both = {"startingversion": str(ids[1]), "startingtimestamp": "2020-01-01"}
     for name, value in (("version", "3"), ("version", "x"), ("timestamp", when), ("timestamp", "soon"), ("", "")):
