@@ -72,7 +72,7 @@ class Mode(NamedTuple):
                 "Use a longer slide or a shorter size, or leave 'emit' = 'update' out.",
             )
         given = self.correct_for
-        correct_us = None if given is None else duration_us(catalyst, query.name, "correct.for", given)
+        correct_us = None if given is None else option_duration_us(catalyst, query.name, "correct.for", given)
         return with_late_by(with_mode(query, self.emit, correct_us), self.late_by)
 
 
@@ -95,7 +95,7 @@ class Repeats(NamedTuple):
             raise QueryTypeError(
                 f"{query.name} has one of 'deduplicate' and 'deduplicate.within'.", "Write both, or neither."
             )
-        within_us = duration_us(catalyst, query.name, "deduplicate.within", self.within)
+        within_us = option_duration_us(catalyst, query.name, "deduplicate.within", self.within)
         if within_us <= 0:
             raise QueryTypeError(f"{query.name} compares events within {within_us} µs.", "Use a positive time.")
         if isinstance(query, Selection):
@@ -129,13 +129,14 @@ def with_times(catalyst: Catalyst, stream: Stream, properties: dict[str, str]) -
             names = tuple(name.strip() for name in properties["order.partitions"].split(",") if name.strip())
             order = msgspec.structs.replace(order, partitions=names)
         if "idle_after" in properties:
-            idle_after = _duration_us(catalyst, stream, "idle_after", properties)
+            idle_after = _stream_duration_us(catalyst, stream, "idle_after", properties)
             order = msgspec.structs.replace(order, idle_after_us=idle_after)
         stream = msgspec.structs.replace(stream, order=order)
     if properties.get("max_ahead", "").lower() == "none":
         stream = msgspec.structs.replace(stream, max_ahead_us=None)
     elif "max_ahead" in properties:
-        stream = msgspec.structs.replace(stream, max_ahead_us=_duration_us(catalyst, stream, "max_ahead", properties))
+        max_ahead_us = _stream_duration_us(catalyst, stream, "max_ahead", properties)
+        stream = msgspec.structs.replace(stream, max_ahead_us=max_ahead_us)
     check_order(stream)
     return with_malformed(_with_retention(catalyst, stream, properties), properties)
 
@@ -145,7 +146,7 @@ def _with_retention(catalyst: Catalyst, stream: Stream, properties: dict[str, st
     if not any(name in properties for name in RETENTION):
         return stream
     slices_us, events_us, grain_us = (
-        _duration_us(catalyst, stream, name, properties) if name in properties else 0
+        _stream_duration_us(catalyst, stream, name, properties) if name in properties else 0
         for name in ("retain.slices", "retain.events", "grain")
     )
     names = tuple(name.strip() for name in properties.get("retain.columns", "").split(",") if name.strip())
@@ -184,8 +185,8 @@ def with_malformed(stream: Stream, properties: dict[str, str]) -> Stream:
     return msgspec.structs.replace(stream, malformed=Malformed(policy, sink, most))
 
 
-def _duration_us(catalyst: Catalyst, stream: Stream, name: str, properties: dict[str, str]) -> int:
-    return duration_us(catalyst, f"the stream {stream.name}", name, properties[name])
+def _stream_duration_us(catalyst: Catalyst, stream: Stream, name: str, properties: dict[str, str]) -> int:
+    return option_duration_us(catalyst, f"the stream {stream.name}", name, properties[name])
 
 
 def ttl_us(catalyst: Catalyst, name: str, given: str | int | None) -> int | None:
@@ -196,13 +197,13 @@ def ttl_us(catalyst: Catalyst, name: str, given: str | int | None) -> int | None
     """
     if given is None or isinstance(given, int):
         return given
-    found = duration_us(catalyst, name, "state.ttl", given)
+    found = option_duration_us(catalyst, name, "state.ttl", given)
     if found <= 0:
         raise QueryTypeError(f"'state.ttl' of {name} is {given!r}.", "Use a positive time, such as '1 hour'.")
     return found
 
 
-def duration_us(catalyst: Catalyst, whose: str, name: str, text: str) -> int:
+def option_duration_us(catalyst: Catalyst, whose: str, name: str, text: str) -> int:
     """The microseconds of a duration in Spark's interval syntax.
 
     Raises:

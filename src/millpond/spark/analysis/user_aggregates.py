@@ -21,7 +21,7 @@ from millpond.model.expressions import Expression, call
 from millpond.model.functions import STATEFUL, UserFunction, bytes_of, columns_of_function
 from millpond.model.types import is_number
 from millpond.spark.analysis.expressions import Translator
-from millpond.spark.analysis.properties import duration_us
+from millpond.spark.analysis.properties import option_duration_us
 from millpond.spark.catalyst.allow_list import FUNCTIONS
 from millpond.spark.catalyst.private_names import (
     Catalyst,
@@ -56,9 +56,9 @@ def declared_function(
     def microseconds(what: str, interval: str | None) -> int | msgspec.UnsetType:
         if interval is None:
             return msgspec.UNSET
-        return duration_us(catalyst, f"the function {name}", what, interval)
+        return option_duration_us(catalyst, f"the function {name}", what, interval)
 
-    deadline_us = duration_us(catalyst, f"the function {name}", "deadline", deadline)
+    deadline_us = option_duration_us(catalyst, f"the function {name}", "deadline", deadline)
     types = columns_of_function(name, takes, returns, state, (microseconds("ttl", ttl), microseconds("timers", timers)))
     return UserFunction(
         name, version, module, kind, types.takes, types.returns, deadline_us // 1000, bytes_of(memory), "", form,

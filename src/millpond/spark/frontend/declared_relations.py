@@ -24,7 +24,7 @@ from millpond.plan.upstream.steps import with_inner
 from millpond.runtime.functions.host import FunctionHost
 from millpond.runtime.packets.row_batches import dead_letters_of
 from millpond.spark.analysis.derived_streams import Derived, TableJoin
-from millpond.spark.analysis.properties import duration_us
+from millpond.spark.analysis.properties import option_duration_us
 from millpond.spark.analysis.user_aggregates import UserFunctions, declared_function
 from millpond.spark.catalyst.private_names import Catalyst, analysed
 from millpond.spark.catalyst.quiet_errors import unlogged
@@ -141,7 +141,7 @@ class DeclaredRelations:
             duration.
         """
         name = table if isinstance(table, str) else relation_text(analysed(table))
-        every_us = duration_us(self._catalyst, name, "refresh", every)
+        every_us = option_duration_us(self._catalyst, name, "refresh", every)
         if isinstance(table, str):
             self._registered()
             try:
