@@ -59,7 +59,7 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
 def spark() -> Iterator[SparkSession]:
     """One session with two cores; queries that a test leaves running are stopped by that test."""
     # Plans and tables of many tests are collected late: in 1 GB the whole heap is collected every few seconds.
-    session = spark_session("local[2]", app_name="millpond-tests", driver_memory="2g")
+    session = spark_session("local[2]", app_name="millpond-tests", driver_memory="2g", mllib=False)
     yield session
     session.stop()
 

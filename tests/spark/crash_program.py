@@ -131,7 +131,7 @@ def session(master: str = "local[2]", reuse: str = "true", faults: str = "", mar
     """A session in the Java machine of this process, whose workers have these faults."""
     environment = {f"spark.executorEnv.{name}": value for name, value in planned(faults, markers).items() if markers}
     extra = SHORT_LIVED | {"spark.python.worker.reuse": reuse} | environment
-    return spark_session(master, driver_memory="700m", extra=extra)
+    return spark_session(master, driver_memory="700m", extra=extra, mllib=False)
 
 
 def main() -> None:

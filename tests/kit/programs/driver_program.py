@@ -15,7 +15,7 @@ from millpond.spark.session.session import spark_session
 
 def main(master: str, settings: str) -> None:
     """Answer each line of the input; the driver ends with the input."""
-    session = spark_session(master, driver_memory="1g", extra=json.loads(settings))
+    session = spark_session(master, driver_memory="1g", extra=json.loads(settings), mllib=False)
     conf = session._jsc.sc().conf()
     for line in sys.stdin:
         for name, value in json.loads(line).items():

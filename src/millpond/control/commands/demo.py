@@ -67,7 +67,7 @@ def run_demo(options: DemoOptions, console: Console) -> bool:
     _say(console, f"{flights.num_rows:,} flights in {FILES} files, out of order by up to 30 minutes: {folder}")
     shown: list[Progress] = []
     with interrupts(lambda what: _say(console, what)) as signals, Pond(
-        spark_session(options.master, driver_memory=options.memory), folder / "pond",
+        spark_session(options.master, driver_memory=options.memory, mllib=False), folder / "pond",
         on_epoch=lambda epoch: shown[0].epoch(epoch),
     ) as pond:  # fmt: skip
         pond.load(demo_text(folder))

@@ -37,7 +37,7 @@ def explain_file(text: str, add: str | None, more: str | None, master: str, memo
     Raises:
         QueryError: a query is wrong.
     """
-    pond = Pond(spark_session(master, driver_memory=memory))
+    pond = Pond(spark_session(master, driver_memory=memory, mllib=False))
     pond.load(text)
     plan = pond.plan
     names = labels(plan.all_queries, pond.streams)
@@ -63,7 +63,7 @@ def explain_pond(
         parts.append(placement_text(read_placement(folder, store)))
     if text is None:
         return Explained((*parts,))
-    pond = Pond(spark_session(master, driver_memory=memory), folder)
+    pond = Pond(spark_session(master, driver_memory=memory, mllib=False), folder)
     for name, value in measured.spec.effects.parameters.items():  # the texts of the file may use the parameters
         if (plain := plain_of(value)) is not None:
             pond.param(name, plain)

@@ -9,7 +9,7 @@ from pathlib import Path
 from millpond.control.pond.pond import Pond
 from millpond.spark.session.class_archive import make_archive
 from millpond.spark.session.java import Gateway
-from millpond.spark.session.session import own_gateway, spark_session
+from millpond.spark.session.session import load_reflection, own_gateway, spark_session
 
 _FILE = """
 CREATE TABLE tx (at TIMESTAMP, id BIGINT, amount DOUBLE, kind STRING) USING json OPTIONS (path '{folder}/in');
@@ -36,9 +36,11 @@ def _exercise(option: str) -> Gateway:
         (folder / "in").mkdir()
         rows = ({"at": f"2026-01-01 00:00:{i % 60:02}", "id": i % 7, "amount": i / 2, "kind": "a"} for i in range(200))
         (folder / "in" / "0.json").write_text("\n".join(map(json.dumps, rows)))
-        spark = spark_session("local[2]", driver_memory="1g", extra={"spark.driver.extraJavaOptions": option})
+        settings = {"spark.driver.extraJavaOptions": option}
+        spark = spark_session("local[2]", driver_memory="1g", extra=settings, mllib=False)
         with Pond(spark, folder / "pond") as pond:
             pond.load(_FILE.format(folder=folder))
             pond.run(once=True, drain=True)
+        load_reflection(spark)
         spark.stop()
     return own_gateway()

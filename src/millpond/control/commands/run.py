@@ -59,7 +59,7 @@ def start_spark(master: str, memory: str, settings: Iterable[tuple[str, str]]) -
     """Start Spark for a command, which logs as the command does; `settings` of Spark take precedence."""
     extra = _STOPS | dict(settings)
     extra = with_json_log(extra) if is_json() else extra
-    return spark_session(master, driver_memory=memory, extra=extra)
+    return spark_session(master, driver_memory=memory, extra=extra, mllib=False)
 
 
 INCOMPLETE = 3
@@ -204,7 +204,8 @@ def repair_file(settings: Run) -> list[str]:
         MillpondError: see `Pond.load` and `Pond.repair`.
     """
     store = checked_store(settings.store)  # before Spark starts, which takes seconds
-    with Pond(spark_session(settings.master, driver_memory=settings.memory), settings.folder, store=store) as pond:
+    spark = spark_session(settings.master, driver_memory=settings.memory, mllib=False)
+    with Pond(spark, settings.folder, store=store) as pond:
         given_parameters(pond, settings.folder, settings.parameters)
         pond.load(settings.text)
         return pond.repair() or ["No sink is ahead of the log."]

@@ -110,7 +110,7 @@ def compile_to(path: Path, text: str, memory: str) -> Iterator[str]:
         QueryError: a statement is wrong. PlaceError: see `write_compiled`.
     """
     local_path(path, "The compiled file")
-    compiled = compile_text(spark_session("local[1]", driver_memory=memory), text)
+    compiled = compile_text(spark_session("local[1]", driver_memory=memory, mllib=False), text)
     write_compiled(path, compiled)
     yield f"{path} holds {', '.join(query.name for query in compiled.spec.all_queries)}."
     by_name = {stream.name: stream for stream in compiled.spec.streams}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from millpond.errors import JavaError
-from millpond.spark.session.java import DUMP, Gateway, Java, find_java, spark_home
+from millpond.spark.session.java import DUMP, Gateway, Java, find_java, spark_jars
 from millpond.tokens import writer_token
 
 _DUMP_SECONDS = 300
@@ -21,7 +21,7 @@ _KEPT = 3
 
 def archive_path(java: Java, environ: Mapping[str, str] = os.environ) -> Path:
     """The path of the archive for this Java and Spark's jars, in the user's own cache; the file may not exist yet."""
-    jars = ((jar, jar.stat()) for jar in sorted((spark_home() / "jars").glob("*.jar")))
+    jars = ((jar, jar.stat()) for jar in spark_jars())
     parts = [f"{java.executable.resolve()}", *(f"{jar} {stat.st_size} {stat.st_mtime_ns}" for jar, stat in jars)]
     release = java.home / "release"
     parts.append(release.read_text(errors="replace") if release.is_file() else "")

@@ -11,7 +11,7 @@ import pytest
 from millpond.errors import JavaError, MillpondError
 from millpond.spark.session import java
 from millpond.spark.session.class_archive import archive_path, make_archive
-from millpond.spark.session.java import find_java, parse_major, with_archive
+from millpond.spark.session.java import find_java, parse_major, spark_home, spark_jars, with_archive, with_named_jars
 from millpond.spark.session.session import launch_conf
 
 
@@ -87,6 +87,27 @@ def test_spark_composes_the_command_and_the_missing_module_is_left_out() -> None
     assert command[-1] == "pyspark-shell"
     assert any(word.startswith("--add-opens=") for word in command)
     assert not any("jdk.incubator.vector" in word for word in command)
+
+
+def test_the_class_path_names_each_jar_and_mllib_last_or_not_at_all() -> None:
+    every = f"{spark_home() / 'jars'}/*"
+    command = ["java", "-cp", f"/mine.jar:/conf:{every}", "org.apache.spark.deploy.SparkSubmit", every + "x"]
+    full, lean = (with_named_jars(command, mllib=mllib) for mllib in (True, False))
+    assert full[:2] + full[3:] == lean[:2] + lean[3:] == command[:2] + command[3:]
+    jars = lean[2].split(":")[2:]
+    assert Path(jars[0]).name.startswith("spark-"), "these are searched first"
+    assert full[2].startswith(f"{lean[2]}:"), "an archive that was made with the shorter class path is valid for both"
+    assert Path(full[2].removeprefix(f"{lean[2]}:")).name.rpartition("_")[0] == "spark-mllib"
+    assert {*full[2].split(":")[2:]} == {*map(str, (spark_home() / "jars").glob("*.jar"))}
+    assert len(jars) + 1 == len(spark_jars())
+
+
+def test_a_class_path_that_is_too_long_or_has_other_folders_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ["java", "-cp", f"{spark_home() / 'jars'}/*"]
+    monkeypatch.setattr(java, "_MAX_CLASS_PATH", 1000)
+    assert with_named_jars(command, mllib=False) == command
+    monkeypatch.undo()
+    assert with_named_jars(["java", "-cp", "/opt/jars/*"], mllib=False) == ["java", "-cp", "/opt/jars/*"]
 
 
 def test_java_compiles_later_unless_the_user_sets_another_threshold() -> None:
