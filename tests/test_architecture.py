@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -278,6 +279,12 @@ def test_every_part_has_a_rank() -> None:
     fail_on(unknown, "Give each new part of millpond, and of a folder in RANKS, a rank:")
     gone = [f"{f}/{c}" for f, levels in RANKS.items() for c in " ".join(levels).split() if c not in children.get(f, ())]
     fail_on(gone, "No longer there, but in RANKS:")
+
+
+def test_the_page_lists_the_ranks() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text()
+    listed = re.findall(r"^\d+\. ([\w, /]+)$", page, re.MULTILINE)
+    assert [line.replace("tests/", "").split(", ") for line in listed] == [line.split() for line in RANKS[""]]
 
 
 def test_parts_import_lower_ranks_only() -> None:
