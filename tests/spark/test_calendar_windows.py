@@ -108,7 +108,7 @@ def test_days_weeks_and_months_of_a_zone_are_those_of_sparks_batch(
             pond.add(name, text, time_zone=zone)
         pond.add("growing", GROWING)
         pond.add("running", TEXTS["dates"][1], time_zone=TEXTS["dates"][0], emit="update")
-        with pytest.raises(UnsupportedQuery, match="by a part of a HOUR"):
+        with pytest.raises(UnsupportedQuery, match="by part of a HOUR"):
             pond.add("lord_howe", TEXTS["hours"][1], time_zone="Australia/Lord_Howe")
         windows = {query.name: query.window for query in pond.queries}
         group = pond.plan.of_query("berlin")[0]

@@ -164,7 +164,7 @@ _decoder = msgspec.json.Decoder(_Stored)
 
 
 def _stored(log: Log, manifests: Manifests, manifest: Manifest) -> _Stored:
-    """The stored lists if they are whole, of this log and not of a later record; otherwise lists before record 0."""
+    """The stored lists if they are complete, of this log and not of a later record; otherwise lists before record 0."""
     none = _Stored(-1, "", {})
     data = manifests.files()
     content = b"" if data is None else data[:-_CHECKSUM_BYTES]

@@ -76,7 +76,7 @@ class KeyedState(msgspec.Struct, frozen=True):
 
     @property
     def lasts_us(self) -> int | None:
-        """How long the state of a key is kept without an event or timer; None: for ever."""
+        """How long the state of a key is kept without an event or timer; None: indefinitely."""
         return None if isinstance(self.ttl_us, msgspec.UnsetType) else self.ttl_us
 
     @property
@@ -139,7 +139,11 @@ class UserFunction(msgspec.Struct, frozen=True):
                 "Convert the columns inside it.",
             ),
             (not self.takes, "takes no argument", "Name the types that it takes."),
-            (self.deadline_ms <= 0, "has no time at all", "Give it a deadline such as '5 seconds'."),
+            (
+                self.deadline_ms <= 0,
+                f"has a deadline of {self.deadline_ms} ms",
+                "Give it a deadline such as '5 seconds'.",
+            ),
             (
                 self.memory_bytes < LEAST_MEMORY,
                 f"has {self.memory_bytes} bytes of memory",
@@ -152,7 +156,7 @@ class UserFunction(msgspec.Struct, frozen=True):
         for kind, is_accepted in (*((kind, is_known) for kind in self.takes), (self.returns, nested)):
             if not is_accepted(kind):
                 raise QueryTypeError(
-                    f"The function {self.name!r} has the type {kind!r}.",
+                    f"The function {self.name!r} takes or returns the type {kind!r}, which is not supported.",
                     "Use Spark's names of simple types: double, bigint, string.",
                 )
 

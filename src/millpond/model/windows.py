@@ -363,7 +363,7 @@ class Distinct(msgspec.Struct, frozen=True, tag_field="window", tag="distinct"):
     rank is at most `rows`; the aggregates of the query are ranks, and HAVING has the same condition on one of them.
     With `rows` alone, a key has rows of its first `rows` events.
 
-    The key is remembered until the watermark reaches the time of this event plus `kept_us`, or for ever if that is
+    The key is remembered until the watermark reaches the time of this event plus `kept_us`, or indefinitely if that is
     unset. A later event of the key is then a first one again.
 
     Raises:
@@ -380,7 +380,7 @@ class Distinct(msgspec.Struct, frozen=True, tag_field="window", tag="distinct"):
 
     @property
     def lasts_us(self) -> int | None:
-        """How long a key is remembered, in event time; None: for ever."""
+        """How long a key is remembered, in event time; None: indefinitely."""
         return None if isinstance(self.kept_us, msgspec.UnsetType) else self.kept_us
 
     @property
@@ -468,7 +468,7 @@ class Processed(msgspec.Struct, frozen=True, tag_field="window", tag="processed"
 
     @property
     def lasts_us(self) -> int | None:
-        """How long the state of a key is kept without an event; None: for ever."""
+        """How long the state of a key is kept without an event; None: indefinitely."""
         return None if isinstance(self.kept_us, msgspec.UnsetType) else self.kept_us
 
     def assign(self, time_us: int) -> list[Interval]:

@@ -35,7 +35,7 @@ def test_its_names_and_its_json() -> None:
     ("takes", (), "takes no argument"),
     ("takes", ("array<int>",), "the type 'array<int>'"),
     ("returns", "number", "the type 'number'"),
-    ("deadline_ms", 0, "has no time at all"),
+    ("deadline_ms", 0, "has a deadline of 0 ms"),
     ("memory_bytes", 1 << 20, "has 1048576 bytes of memory"),
 ])  # fmt: skip
 def test_what_is_refused(field: str, value: Any, what: str) -> None:

@@ -348,7 +348,7 @@ def _answering(
 ) -> Iterator[None]:  # fmt: skip
     """Answer requests in a separate thread; on exit, running requests are completed first.
 
-    `end`: ends the requests that would last for ever.
+    `end`: ends the requests that would never end.
     """
     config = uvicorn.Config(
         app, lifespan="off", ws="none", http=IdleTimeout, log_config=None, access_log=False, proxy_headers=False,

@@ -71,8 +71,8 @@ class Terms(NamedTuple):
     """The name, sink and other terms of a query; `window` overrides the window in the plan.
 
     `columns`: of an inner query, the output columns that are read, by expression id, with their names. `ttl_us`: the
-    time after which state is forgotten that would otherwise be kept for ever. `updates`: whether every change of a row
-    is emitted.
+    time after which state is forgotten that would otherwise be kept indefinitely. `updates`: whether every change of a
+    row is emitted.
     """
 
     name: str

@@ -197,7 +197,7 @@ class EpochRunner:
         layout = self._head.setting.layout
         check_names(end, layout.sources if layout is not None else ())
         batch = Batch(query_id(checkpoint), number, start, end)
-        self._follow_slots(end)
+        self._record_wanted_owners(end)
         news = moved(start, end, self._head.manifest.offsets)  # a tick alone moves no offsets
         waits = self._migrate(taken, request_us) if news else Waits()
         self._spans.add("read plan", self._began_us)
@@ -261,21 +261,21 @@ class EpochRunner:
             head.arrange(run.manifest)
             head.expect(batch.end)
             return Begun(planned, run, {}, {})
-        begun = head.perform(head.writer.begin(batch.number, batch.start, batch.end, batch.spark_query))
+        started = head.perform(head.writer.begin(batch.number, batch.start, batch.end, batch.spark_query))
         reached("begin.decided")
-        if isinstance(begun, AlreadyTrue):
+        if isinstance(started, AlreadyTrue):
             return Repeated()
-        sources = source_updates(planned.checkpoint, batch.end, begun.manifest.known_sources)
+        sources = source_updates(planned.checkpoint, batch.end, started.manifest.known_sources)
         self._intake.planned(planned.checkpoint, batch.start, batch.end, sources)
-        head.arrange(begun.manifest)
+        head.arrange(started.manifest)
         head.expect(batch.end)
         unread = head.setting is not self._read_for and not is_read(head.setting)
         if self._advisers.functions.ended() or unread:
             return Deferred()
         self._read_for = head.setting
-        idle = self._advisers.idle.idle(begun.manifest.max_time, lap_us())
-        due = self._advisers.idle.is_news(idle) or pending(head.setting, begun.manifest)
-        return Skipped() if begun.idle and not due else Begun(planned, begun, idle, sources)
+        idle = self._advisers.idle.idle(started.manifest.max_time, lap_us())
+        due = self._advisers.idle.is_news(idle) or pending(head.setting, started.manifest)
+        return Skipped() if started.idle and not due else Begun(planned, started, idle, sources)
 
     def _compute(self, begun: Begun) -> Computed:
         planned, run, setting = begun.planned, begun.run, self._head.setting
@@ -323,11 +323,11 @@ class EpochRunner:
         self._on_epoch(Epoch(record, seconds, job_seconds, self._intake.missing(), self._intake.ahead(), timeline))
         return Published(record)
 
-    def _follow_slots(self, end: Offsets) -> None:
+    def _record_wanted_owners(self, end: Offsets) -> None:
         """Record a bucket map that suits the store or the topic better than the current one, if there is such a map."""
         setting, writer = self._head.setting, self._head.writer
-        now = requested_bucket_map(setting, writer.manifest)
-        wanted = self._advisers.direct.wanted(setting, end, now, self._wanted(now))
+        requested = requested_bucket_map(setting, writer.manifest)
+        wanted = self._advisers.direct.wanted(setting, end, requested, self._wanted(requested))
         if wanted is not None:
             self._record_map(lambda run: map_record(setting, run, writer.token, *wanted, self._head.now()))
 
@@ -337,9 +337,9 @@ class EpochRunner:
         manifest = writer.manifest
         behind = is_behind(self._ended, request_us(), taken, now_us())
         waits = self._quiet_epochs.decide_next(setting.plan.groups, watermarks(manifest), behind, lap_us())
-        found = next_step(setting, manifest, waits.step)
-        if found is not None:
-            self._record_map(lambda run: step_record(setting, run, writer.token, found, self._head.now()))
+        step = next_step(setting, manifest, waits.step)
+        if step is not None:
+            self._record_map(lambda run: step_record(setting, run, writer.token, step, self._head.now()))
         return waits
 
     def _record_map(self, made: Callable[[Run], ChangeRecord]) -> None:

@@ -16,7 +16,7 @@ class Epoch(NamedTuple):
     - `job_seconds`: the part of `seconds` that Spark's job took to read, gather, shuffle and fold. The record's counts
       `gather_us` and `fold_us` say how much of it the Python workers took.
     - `missing`: by stream, the files that were listed but deleted before they were read.
-    - `ahead`: by stream, the files that are dated so far in the future that Spark may skip later files.
+    - `ahead`: by stream, the files with dates in the future, because of which Spark may skip later files.
     - `timeline`: its steps until the commit, without what Spark reports later.
     """
 

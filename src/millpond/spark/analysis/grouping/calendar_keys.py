@@ -123,7 +123,7 @@ def _regular(length_us: int, zone: str, level: str) -> Sliding:
     phases = remainders(zone, length_us)
     if len(phases) > 1:
         raise UnsupportedQuery(
-            f"In the time zone {zone}, clocks were changed by a part of a {level}, so their lengths differ.",
+            f"In the time zone {zone}, clocks were changed by part of a {level}, so the length of a {level} varies.",
             "Use window(ts, …), or truncate to days.",
         )
     return Sliding(length_us, length_us, -phases[0] % length_us)

@@ -35,7 +35,7 @@ def _within_us(plan: InputPlan, repeats: FirstOfRepeats, keys: Sequence[str], qu
         raise UnsupportedQuery(
             "The removal of repeated events above a filter or a union, or below a join or explode, is not supported in "
             "one text with an aggregation.",
-            f"Drop duplicates first, of a stream as it is, and filter then. {LOWER}",
+            f"Drop duplicates of the stream first, and filter the remaining events. {LOWER}",
         )
     return query.delay_us if repeats.within else 0
 

@@ -101,6 +101,9 @@ class UpdatingRankReader(Reader):
         if top is None:
             raise UnsupportedQuery(f"{ranks[0].function}() OVER (…) ranks all events, so all would be kept.", _CURE)
         if foreign_above(msgspec.structs.replace(query, output=())):
-            raise UnsupportedQuery("A condition on ranked events is one that only Spark evaluates.", "Put it below.")
+            raise UnsupportedQuery(
+                f"{query.name} has a condition on ranked events that only Spark evaluates.",
+                "Write this condition in the inner SELECT, below OVER.",
+            )
         window = Distinct(keeps="ranked", rows=top.rows)
         return made._replace(query=msgspec.structs.replace(query, window=window))
