@@ -10,10 +10,12 @@ from __future__ import annotations
 import errno
 import os
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from millpond.errors import PlaceError
+from millpond.tokens import writer_token
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=/)")
 _FILE = re.compile(r"file:(?://(?:localhost)?(?=/))?", re.IGNORECASE)
@@ -114,3 +116,14 @@ def _maker(link: Path) -> int:
 def _linked(path: str | os.PathLike[str], why: str) -> PlaceError:
     what = f"{os.fspath(path)} is a symbolic link to {os.readlink(path)}, and {why}."
     return PlaceError(what, "Remove the link, or replace it by its target.")
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """A path beside `path`; the file that is written there replaces `path` at the end, unless an error is raised."""
+    draft = path.with_name(f".{path.name}-{writer_token()}")
+    try:
+        yield draft
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)

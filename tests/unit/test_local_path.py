@@ -18,7 +18,7 @@ from millpond.control.wiring.truth import open_truth
 from millpond.errors import PlaceError
 from millpond.followers.record_rows import RowsReader
 from millpond.followers.sinks.make_sink import dead_letter_follower
-from millpond.local_path import local_path, scheme_of
+from millpond.local_path import local_path, replaced, scheme_of
 from millpond.log.locations.address import SCHEMES
 from millpond.model.endpoints import Sink, Source
 from millpond.model.stream import Stream
@@ -111,3 +111,16 @@ def test_a_relative_path_begins_where_it_was_declared() -> None:
     assert notes(absolute, "/home") == {} and at("s3a://b/in", "/home") == "s3a://b/in"
     kafka = Stream("k", (), Source("kafka", (("schema", "a.proto"), ("subscribe", "t"))))
     assert located(kafka, "/home").source == Source("kafka", (("schema", "/home/a.proto"), ("subscribe", "t")))
+
+
+def test_a_file_is_replaced_at_the_end_or_stays(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(ZeroDivisionError), replaced(path) as draft:
+        draft.write_text("half")
+        raise ZeroDivisionError
+    assert path.read_text() == "old"
+    with replaced(path) as draft:
+        draft.write_text("new")
+        assert path.read_text() == "old"
+    assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [("file", "new")]

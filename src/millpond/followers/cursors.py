@@ -15,11 +15,11 @@ from urllib.parse import quote
 import msgspec
 
 from millpond.errors import CorruptError, PlaceError, TruthError, of_machine
+from millpond.local_path import replaced
 from millpond.log.cursor import Cursor, check_applied, cursor_at, named
 from millpond.log.locations.address import Address
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
-from millpond.tokens import writer_token
 
 CursorPath: TypeAlias = Path | Address
 """Where cursors of a pond are: a path of this machine, or an address in an object store."""
@@ -78,13 +78,8 @@ class CursorFile:
         if isinstance(path, Address):
             path.parent.objects().put(path.name, data)
             return
-        temporary = path.with_name(f".{path.name}-{writer_token()}")
-        with explained(path.parent):
-            try:
-                write_file(temporary, data, lasting=self._lasting)
-                os.replace(temporary, path)
-            finally:
-                temporary.unlink(missing_ok=True)
+        with explained(path.parent), replaced(path) as draft:
+            write_file(draft, data, lasting=self._lasting)
 
 
 def _content(path: CursorPath) -> bytes | None:

@@ -168,9 +168,7 @@ def located_rows_of_block(
     results, columns = _results(group, family, block, windows, keys.owned_here(pair_filter))
     if not len(results.slots):
         return None
-    inputs = _inputs(group, family.first, columns, results, keys) | _key_values(group, results.slots, keys)
-    emitted, rows, withheld = _emitted(family.plans, inputs, results, keys, buckets)
-    return LocatedRows(rows, emitted.windows, emitted.slots, sum(withheld.values()))
+    return _located(group, family.first, results, columns, keys, buckets)
 
 
 def located_rows_of_sessions(
@@ -185,6 +183,12 @@ def located_rows_of_sessions(
     """
     places = np.arange(len(sessions.slots))
     results = _Results.of_one(sessions.slots, sessions.starts_us, sessions.ends_us)._replace(windows=places)
+    return _located(group, plan, results, columns, keys, buckets)
+
+
+def _located(
+    group: GroupPlan, plan: QueryPlan, results: _Results, columns: dict[str, Ints], keys: BlockKeys, buckets: int
+) -> LocatedRows:
     inputs = _inputs(group, plan, columns, results, keys) | _key_values(group, results.slots, keys)
     emitted, rows, withheld = _emitted([plan], inputs, results, keys, buckets)
     return LocatedRows(rows, emitted.windows, emitted.slots, sum(withheld.values()))

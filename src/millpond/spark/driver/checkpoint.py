@@ -26,6 +26,7 @@ import msgspec
 
 from millpond.errors import CorruptError, OffsetGapError, PlaceError, of_machine
 from millpond.faults import reached
+from millpond.local_path import replaced
 from millpond.log.file_lists import ListedFile, files_in
 from millpond.log.manifest import Manifest
 from millpond.log.port import numbered_name
@@ -284,6 +285,5 @@ def query_id(checkpoint: Path) -> str:
 def _write(path: Path, content: str | bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # The file is replaced, not overwritten, because another checkpoint of this driver may hold a hard link to it.
-    temporary = path.with_name(f".{path.name}-{writer_token()}")
-    temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-    temporary.replace(path)
+    with replaced(path) as draft:
+        draft.write_bytes(content.encode() if isinstance(content, str) else content)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from millpond.errors import JavaError
+from millpond.local_path import replaced
 from millpond.spark.session.java import DUMP, Gateway, Java, find_java, spark_jars
-from millpond.tokens import writer_token
 
 _DUMP_SECONDS = 300
 _KEPT = 3
@@ -41,9 +41,8 @@ def make_archive(exercise: Callable[[str], Gateway]) -> Path:
     if path.is_file():
         return path
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    attempt = path.with_suffix(f".{writer_token()}")
-    try:
-        process = exercise(f"{DUMP}{attempt}").process
+    with replaced(path) as draft:
+        process = exercise(f"{DUMP}{draft}").process
         if process.stdin is not None:
             process.stdin.close()
         try:
@@ -51,11 +50,8 @@ def make_archive(exercise: Callable[[str], Gateway]) -> Path:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        if not attempt.is_file():
+        if not draft.is_file():
             raise JavaError("This Java keeps no archive of classes.", "Go on without, or use an OpenJDK 17 or 21.")
-        attempt.replace(path)
-    finally:
-        attempt.unlink(missing_ok=True)
     # archives of another Java, another environment, or replaced jars
     for other in sorted(path.parent.glob("classes-*.jsa"), key=lambda one: -one.stat().st_mtime)[_KEPT:]:
         other.unlink(missing_ok=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from millpond.errors import SetupError
-from millpond.tokens import writer_token
+from millpond.local_path import replaced
 
 MAVEN = "https://repo1.maven.org/maven2"
 """The repository from which jars are fetched, unless `MILLPOND_MAVEN` names a mirror."""
@@ -136,19 +136,16 @@ def _fetch(jar: Jar, folder: Path) -> Path:
     if not address.startswith(("https://", "file://")):
         raise SetupError(f"{address} is not fetched.", "Let MILLPOND_MAVEN begin with https:// or file://.")
     target = folder / jar.file
-    temporary = folder / f".{jar.file}-{writer_token()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with urllib.request.urlopen(address, timeout=_SECONDS) as answer, open(temporary, "wb") as file:
-            shutil.copyfileobj(answer, file)
-        found = _digest(temporary)
-        if found != jar.digest:
-            raise SetupError(f"{address} has the digest {found}, not {jar.digest}.", "Use another mirror.")
-        os.replace(temporary, target)
+        with replaced(target) as draft:
+            with urllib.request.urlopen(address, timeout=_SECONDS) as answer, open(draft, "wb") as file:
+                shutil.copyfileobj(answer, file)
+            found = _digest(draft)
+            if found != jar.digest:
+                raise SetupError(f"{address} has the digest {found}, not {jar.digest}.", "Use another mirror.")
     except (OSError, urllib.error.URLError) as error:
         raise SetupError(f"{address} cannot be fetched: {error}.", _CURE) from error
-    finally:
-        temporary.unlink(missing_ok=True)
     return target
 
 
