@@ -3,6 +3,8 @@ package millpond;
 import java.io.ByteArrayOutputStream;
 import java.io.DataOutputStream;
 import java.io.IOException;
+import java.io.Serializable;
+import java.io.UncheckedIOException;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.spark.api.python.SimplePythonFunction;
@@ -27,9 +29,13 @@ import org.apache.spark.sql.execution.exchange.ShuffleExchangeExec;
 import org.apache.spark.sql.execution.python.MapInArrowExec;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
+import scala.Function2;
 import scala.Option;
+import scala.collection.Iterator;
 import scala.collection.immutable.Nil$;
 import scala.collection.immutable.Seq;
+import scala.reflect.ClassTag$;
+import scala.runtime.AbstractFunction2;
 
 /**
  * Rows on which Python functions run in Arrow batches. These are the operators of the plan that Spark makes of
@@ -143,6 +149,11 @@ public class ArrowRows {
             session, rows.coalesce(rows.getNumPartitions(), false, Option.apply(coalescer), null), plan.output());
     }
 
+    /** The rows in one partition, so that one task computes them, one of the former partitions after the other. */
+    public ArrowRows single() {
+        return leaf(session, plan.execute().coalesce(1, false, Option.empty(), null), plan.output());
+    }
+
     /** The rows as a frame. */
     public Dataset frame() {
         return session.internalCreateDataFrame(plan.execute(), plan.schema(), false);
@@ -150,17 +161,50 @@ public class ArrowRows {
 
     /** Runs a job; returns the number of columns, which are binary, and the values of all rows, each after its size. */
     public byte[] collect() throws IOException {
-        InternalRow[] rows = plan.executeCollect();
         ByteArrayOutputStream found = new ByteArrayOutputStream();
         DataOutputStream out = new DataOutputStream(found);
         out.writeInt(plan.output().size());
-        for (int i = 0; i < rows.length; i++) {
-            for (int column = 0; column < rows[i].numFields(); column++) {
-                byte[] value = rows[i].getBinary(column);
-                out.writeInt(value.length);
-                out.write(value);
+        if (session.sparkContext().isLocal()) {
+            Object parts = session.sparkContext().runJob(
+                plan.execute(), (Function2) new Values(), ClassTag$.MODULE$.apply(byte[].class));
+            for (int i = 0; i < ((byte[][]) parts).length; i++) {
+                out.write(((byte[][]) parts)[i]);
+            }
+        } else {
+            InternalRow[] rows = plan.executeCollect();
+            for (int i = 0; i < rows.length; i++) {
+                write(rows[i], out);
             }
         }
         return found.toByteArray();
+    }
+
+    private static void write(InternalRow row, DataOutputStream out) throws IOException {
+        for (int column = 0; column < row.numFields(); column++) {
+            byte[] value = row.getBinary(column);
+            out.writeInt(value.length);
+            out.write(value);
+        }
+    }
+
+    /**
+     * The values of the rows of a partition, each after its size. Executors do not know this class, so it is used only
+     * if tasks run in the JVM of the driver. Spark's own collection has two closures that Spark cleans in each job, for
+     * which it reads the bytecode of two of its largest classes.
+     */
+    public static class Values extends AbstractFunction2 implements Serializable {
+        @Override
+        public Object apply(Object context, Object rows) {
+            ByteArrayOutputStream found = new ByteArrayOutputStream();
+            DataOutputStream out = new DataOutputStream(found);
+            try {
+                for (Iterator left = (Iterator) rows; left.hasNext();) {
+                    write((InternalRow) left.next(), out);
+                }
+            } catch (IOException error) {
+                throw new UncheckedIOException(error); // memory has no such errors
+            }
+            return found.toByteArray();
+        }
     }
 }

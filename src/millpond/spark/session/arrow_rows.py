@@ -73,6 +73,10 @@ class ArrowRows:
         """The rows by the number of a partition in their first column."""
         return ArrowRows(self._spark, self._rows.shuffled(partitions))
 
+    def single(self) -> ArrowRows:
+        """The rows in one partition, so that one task computes them."""
+        return ArrowRows(self._spark, self._rows.single())
+
     def on(self, hosts: Sequence[str]) -> ArrowRows:
         """The same partitions, of which partition i is preferably computed on host i, if hosts are given."""
         if not any(hosts):
@@ -106,6 +110,9 @@ class _Frames(ArrowRows):
 
     def shuffled(self, partitions: int) -> ArrowRows:
         return _Frames(self._spark, self._rows.repartitionById(partitions, self._rows.columns[0]))
+
+    def single(self) -> ArrowRows:
+        return _Frames(self._spark, self._rows.coalesce(1))
 
     def on(self, hosts: Sequence[str]) -> ArrowRows:
         return self  # no host is preferred, see `TaskHosts`
