@@ -1,4 +1,5 @@
-"""Epochs without the shuffle have the results of epochs with it, for any distribution of keys to partitions."""
+"""Epochs without the shuffle have the results of epochs with it, for any distribution of keys to partitions: direct
+ones, and those of one task."""
 
 from __future__ import annotations
 
@@ -15,6 +16,8 @@ from kit.inputs.examples import seeds
 from kit.judges.answers import Run
 from kit.naive.placement import partition_of
 from millpond.errors import UnsupportedQuery
+from millpond.log.manifest import Manifest
+from millpond.log.records import Entry, EpochRecord
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
@@ -29,6 +32,7 @@ from millpond.runtime.inputs import without_shuffle
 from millpond.runtime.inputs.without_shuffle import FoldInput
 from millpond.runtime.task.obstacle import Obstacle
 from millpond.testing.compare import canonical
+from millpond.testing.local_pond import Ledger
 
 TOPIC = replace(
     STREAM, columns=(*STREAM.columns, Field("_source", "string"), Field("_offset", "bigint")),
@@ -123,6 +127,46 @@ def test_direct_epochs_answer_the_same(seed: int, tmp_path: Path) -> None:
     assert skipped.pond.direct and all(isinstance(one, FoldInput) for some in skipped.pond.direct for one in some)
     if misplaced == 0 or partitions == 1:
         assert not any(one.misplaced for some in skipped.pond.direct for one in some if isinstance(one, FoldInput))
+
+
+@pytest.mark.parametrize("seed", seeds(0, 4))
+def test_epochs_of_one_task_answer_the_same(seed: int, tmp_path: Path) -> None:
+    """And they store the same bytes if the input has one partition, beside epochs with a shuffle, too."""
+    dice = random.Random(f"{seed} one task")
+    partitions, instances, (epochs, queries) = dice.choice((1, 2, 3)), dice.choice((1, 2, 3)), asked(seed)
+    runs, stored = list[Run](), list[list[list[str]]]()
+    for name in ("shuffled", "one task", "both"):
+        digests = Digests()
+        run = Run(tmp_path / name, queries, instances, 64, [digests], stream=TOPIC, others=[chained_stream(LOWER)])
+        topic = Topic(seed, partitions, 0.5)
+        for number, rows in enumerate(epochs):
+            run.pond.in_one_task = name == "one task" or (name == "both" and bool(number % 2))
+            run.epoch(topic.deal(rows))
+        run.pond.settle()
+        run.pond.drain()
+        runs.append(run)
+        stored.append(digests.found)
+    for run in runs[1:]:
+        assert told(run) == told(runs[0]) and fates(run) == fates(runs[0])
+        assert run.answers().quarantined == runs[0].answers().quarantined
+    assert partitions > 1 or (stored[0] == stored[1] == stored[2] and any(stored[0]))
+    moved = [run.ledger.counts["*"].get("bytes_moved", 0) for run in runs]
+    assert moved[0] > moved[2] > moved[1] == 0
+
+
+class Digests(Ledger):
+    """A follower that keeps the digests of the deltas of each epoch."""
+
+    name = "digests"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[list[str]] = []
+
+    def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
+        if n > self.cursor().n and isinstance(record.record, EpochRecord):
+            self.found.append([receipt.digest for receipt in record.record.receipts])
+        super().apply(n, record, manifest)
 
 
 def test_too_much_for_others_goes_through_the_shuffle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,6 +130,7 @@ def random_join(dice: random.Random, name: str = "j", raising: bool = False) -> 
 
 def fed(run: Run, batch: Batch, seed: int) -> None:
     deal = dealt(seed)
+    run.pond.in_one_task = seed % 3 == 1
     run.epoch_of({name: deal(rows) for name, rows in batch.items()})
 
 

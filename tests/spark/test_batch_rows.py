@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from kit.costs.jvm_calls import jvm_calls
 from millpond import Pond
+from millpond.runtime.scheduling import small_epochs
 from millpond.spark.driver.tasks import DELTAS, PACKETS
 from millpond.spark.session import arrow_rows, batch_rows
 from millpond.spark.session.arrow_rows import ArrowRows
@@ -34,6 +35,7 @@ def folder(tmp_path: Path) -> Path:
         times = pa.array([1_700_000_000_000_000 + 30_000_000 * number + i for i in range(4)], pa.timestamp("us", "UTC"))
         table = pa.table({"c": ["a", "b", None, "b"], "ts": times, "v": [number] * 4})
         pq.write_table(table, tmp_path / "in" / f"{number}.parquet")
+        os.utime(tmp_path / "in" / f"{number}.parquet", (1_700_000_000 + number,) * 2)  # Spark reads the oldest first
     return tmp_path
 
 
@@ -47,6 +49,27 @@ def test_an_epoch_of_files_makes_few_calls_and_no_rdd_of_sparks_rows(spark: Spar
     assert not [command for command in sent if command.startswith("c\nz:millpond.EpochSink\nrows")]
     calls = [after - before for before, after in pairwise(sizes)]
     assert min(calls) < 40, calls
+
+
+def test_small_epochs_have_one_task_once_a_few_are_measured(
+    spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(small_epochs, "MEASURED", 2)
+    monkeypatch.setattr(small_epochs, "MOST_WORK_US", 10**9)
+    counts: list[dict[str, int]] = []
+    with Pond(spark, folder / "pond", on_epoch=lambda epoch: counts.append(epoch.record.counts["*"])) as pond:
+        stream, _, query = QUERY.format(folder=folder).partition(";")
+        pond.load(stream + ";")
+        pond.add("sums", query.partition(" AS ")[2].strip().rstrip(";"))
+        pond.run(once=True, drain=True)
+        steps = {(event.args["record"], event.name) for event in pond.trace().trace_events if event.ph == "X"}
+        rows = pond.table("sums").to_pylist()
+    assert [bool(of["bytes_moved"]) for of in counts[:4]] == [True, True, False, False]
+    first = min(record for record, _ in steps)
+    assert [(record, "stage fold") in steps for record in range(first, first + 4)] == [True, True, False, False]
+    assert (first + 3, "stage gather") in steps
+    assert sorted((row["c"] or "", row["s"]) for row in rows) == [
+        ("", 1), ("", 5), ("a", 1), ("a", 5), ("b", 2), ("b", 10)]  # fmt: skip
 
 
 @pytest.mark.parametrize("sink", [batch_rows.SINK, "millpond.Other"])
@@ -100,6 +123,8 @@ def test_rows_are_mapped_moved_and_collected_whether_our_class_can_be_loaded_or_
     assert moved.map(deltas, DELTAS).collect() == [(every, b"0,2,4,6 2097152"), (every, b"1,3,5,7 2097152")]
     if name != "millpond.Other":
         assert set(os.listdir(spark.sparkContext._temp_dir)) == files, "no function is left on the driver's disk"
+    single = numbers.single().map(packets, PACKETS).map(deltas, DELTAS).collect()
+    assert single == [(every, b"0,1,2,3,4,5,6,7 2097152")]
     assert {tuple(row) for row in moved.frame().collect()} == {(n % 2, b"%d" % n) for n in range(8)}
     assert ArrowRows.numbers(spark, 0, 1).map(packets, PACKETS).shuffled(2).map(deltas, DELTAS).collect() == (
         [(every, b" 2097152")] * 2

@@ -27,6 +27,7 @@ from millpond.reconfigure.change_queue import ChangeQueue
 from millpond.reconfigure.changes import Change
 from millpond.runtime.epoch import map_record, next_step, step_record
 from millpond.runtime.fold.fold import fold
+from millpond.runtime.fold.one_task import GatherInput, fold_in_one_task
 from millpond.runtime.inputs.replay import gather_share
 from millpond.runtime.inputs.without_shuffle import (
     FoldInput,
@@ -52,7 +53,7 @@ class ChangingPond(LocalPond):
 
     While `merges_wait` is set, merges wait as in an epoch with a backlog. With a `file_store`, each task sees its files
     as on a host of its own. With `partitions` (the number of partitions of a topic), epochs are direct where possible;
-    `direct` then has for each such epoch the result of every task.
+    `direct` then has for each such epoch the result of every task. While `in_one_task` is set, epochs have one task.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class ChangingPond(LocalPond):
     ) -> None:  # fmt: skip
         super().__init__(folder, streams, queries, instances, buckets, followers, token, owners)
         self.partitions: int | None = None
-        self.merges_wait = False
+        self.merges_wait = self.in_one_task = False
         self.direct: list[Sequence[FoldInput | Obstacle]] = []
         self._changes = ChangeQueue(lambda *_told: None)
         self._file_store = file_store
@@ -126,6 +127,10 @@ class ChangingPond(LocalPond):
     def _deltas(
         self, task: GatherTask, folding: FoldTask, frames: Sequence[pa.RecordBatch], seen: Header | None
     ) -> Deltas:
+        if self.in_one_task and seen is None:
+            made = fold_in_one_task([GatherInput(task, frames)], folding, f"{self._writer.token}-0.0", self._files())
+            assert not isinstance(made, Obstacle)
+            return made
         found = None if seen is not None or task.recalled else self._direct_deltas(task, folding, frames)
         return super()._deltas(task, folding, frames, seen) if found is None else found
 

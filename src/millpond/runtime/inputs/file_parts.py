@@ -84,6 +84,14 @@ class FileTask(NamedTuple):
     sources: tuple[FileRows, ...]
     parts: tuple[tuple[FilePart, ...], ...]
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """By source, the bytes of its files, or of the shares that are read."""
+        found = dict.fromkeys((rows.source for rows in self.sources), 0)
+        for part in (part for parts in self.parts for part in parts):
+            found[self.sources[part.rows].source] += part.size // part.shares
+        return found
+
 
 class NotEqual(Exception):
     """A file might be read otherwise than by Spark; the text is the reason."""

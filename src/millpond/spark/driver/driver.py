@@ -32,11 +32,8 @@ from millpond.placement.moves import BucketMap
 from millpond.reconfigure.apply import is_read
 from millpond.reconfigure.change_queue import ChangeQueue, Make, Prepare
 from millpond.reconfigure.changes import Change
-from millpond.runtime.epoch import (
-    Setting,
-    depth,
-    pending,
-)
+from millpond.runtime.epoch import Batch, Setting, depth, pending
+from millpond.runtime.inputs.file_parts import FileTask
 from millpond.runtime.inspect.timeline import EpochTimeline, with_spark
 from millpond.runtime.task.file_sync import FileTransport
 from millpond.runtime.task.obstacle import Obstacle
@@ -51,7 +48,7 @@ from millpond.spark.driver.log_head import LogHead
 from millpond.spark.driver.query_lifecycle import Phase, QueryLifecycle
 from millpond.spark.driver.replace_query import Reading, Stopped, Succession, Successor, started
 from millpond.spark.driver.spark_progress import Alive, SparkTimes, offset_request_us, waits_for_offsets, work_done
-from millpond.spark.driver.tasks import deltas_of, packets_of
+from millpond.spark.driver.tasks import NOTHING_READ, deltas_of, expressions_above, one_task_deltas_of, packets_of
 from millpond.spark.reading.event_source import paced
 from millpond.spark.reading.intake import Behind, Intake
 from millpond.spark.reading.partial_frame import without_sources
@@ -346,7 +343,7 @@ class Driver:
         raise Stopped
 
     def _job(self, begun: Begun, gathering: GatherTask, task: FoldTask) -> list[tuple[Receipt, bytes]]:
-        """Run an epoch's job in Spark: a direct one if that is possible, otherwise one with the shuffle."""
+        """Run an epoch's job in Spark: a direct one if possible, otherwise one task or a job with the shuffle."""
         batch, rows = begun.planned.batch, begun.planned.rows
         spark = self._spark if rows is None else rows.session
         files, by_spark = None, list[str]()
@@ -359,17 +356,14 @@ class Driver:
 
         def result() -> list[tuple[Receipt, bytes]] | Obstacle:
             nonlocal files
-            open_files = self._files.open_files
             read = ReadByGather(gathering, self.setting.streams, by_spark)
             if rows is not None:
-                made = self._advisers.direct.deltas(self.setting, batch, rows, read, task, open_files)
+                made = self._advisers.direct.deltas(self.setting, batch, rows, read, task, self._files.open_files)
                 if made is not None:
                     return made
-            hosts = self._hosts.choose(task.owners, task.instances, self._shards())
             if files is not None:
                 others = None if files.others is None else ArrowRows.of(read.frame(files.others))
-                packets = packets_of(spark, others, files.task, read.task, open_files)
-                found = deltas_of(packets, task, open_files, hosts, self._evaluate)
+                found = self._folded(spark, batch, others, files.task, read.task, task)
                 if not isinstance(found, Obstacle):
                     self._advisers.files.note_success(files)
                     return found
@@ -377,8 +371,7 @@ class Driver:
                     return found
                 self._advisers.files.note_obstacle(files, found)
                 files = None  # another attempt does not meet the obstacle again
-            packets = packets_of(spark, None if rows is None else read.rows(rows), None, read.task, open_files)
-            return deltas_of(packets, task, open_files, hosts, self._evaluate)
+            return self._folded(spark, batch, None if rows is None else read.rows(rows), None, read.task, task)
 
         def attempt() -> list[tuple[Receipt, bytes]]:
             try:
@@ -395,6 +388,20 @@ class Driver:
                 raise
 
         return self._files.run(begun.run.manifest, attempt)
+
+    def _folded(
+        self, spark: SparkSession, batch: Batch, rows: ArrowRows | None, files: FileTask | None,
+        gathering: GatherTask, task: FoldTask,
+    ) -> list[tuple[Receipt, bytes]] | Obstacle:  # fmt: skip
+        """Gather Spark's rows and some files, and fold: in one task if the epoch is small, otherwise in two stages."""
+        open_files, sizes = self._files.open_files, {} if files is None else files.sizes
+        is_small = self._advisers.small.fits(batch.start, batch.end, sizes, gathering, task)
+        if is_small and not expressions_above(task.plan):
+            found = one_task_deltas_of(spark, rows, files, gathering, task, open_files)
+            if found != NOTHING_READ:
+                return found
+        hosts = self._hosts.choose(task.owners, task.instances, self._shards())
+        return deltas_of(packets_of(spark, rows, files, gathering, open_files), task, open_files, hosts, self._evaluate)
 
     def _explained(self, error: Exception) -> MillpondError:
         """The first failure, as a `MillpondError`; errors that follow from a dying JVM are never the reason."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import reduce
 from time import monotonic
@@ -25,8 +25,9 @@ from millpond.model.query import Query
 from millpond.model.selection import foreign_above, input_type
 from millpond.plan.groups.plan import Plan
 from millpond.runtime.fold.fold import fold, requested
+from millpond.runtime.fold.one_task import GatherInput, fold_in_one_task
 from millpond.runtime.gather.gather import gather
-from millpond.runtime.inputs.file_parts import FileTask
+from millpond.runtime.inputs.file_parts import FileRows, FileTask
 from millpond.runtime.inputs.read_files import read_files
 from millpond.runtime.inputs.replay import gather_share, gather_stored, stored_parts
 from millpond.runtime.inputs.without_shuffle import (
@@ -110,14 +111,23 @@ class _GatherOthers(_Gather):
 
     def __init__(self, task: GatherTask, files: FileTask) -> None:
         super().__init__(task)
-        self._left_out = [(rows.stream, rows.source) for rows in files.sources]
+        self._left_out = files.sources
 
     def _events(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for position, source in self._left_out:
-                if pc.index(batch.column(0), position).as_py() >= 0:  # never twice, whatever Spark's plan was
-                    raise ObstacleError(Obstacle("Spark's rows of other streams contain rows of this one", source))
-            yield batch
+        return _without(batches, self._left_out)
+
+
+def _without(batches: Iterable[pa.RecordBatch], sources: Sequence[FileRows]) -> Iterator[pa.RecordBatch]:
+    """Batches of a frame that has no rows of some sources.
+
+    Raises:
+        ObstacleError: the frame has such rows. So no event is read twice, whatever Spark's plan was.
+    """
+    for batch in batches:
+        for rows in sources:
+            if pc.index(batch.column(0), rows.stream).as_py() >= 0:
+                raise ObstacleError(Obstacle("Spark's rows of other streams contain rows of this one", rows.source))
+        yield batch
 
 
 _ROW_BYTES = 1 << 14
@@ -295,6 +305,40 @@ class _Direct(VersionChecked):
             yield _deltas(deltas)
 
 
+class _OneTask(VersionChecked):
+    """Turns all events of a small epoch into the receipts and deltas of all instances.
+
+    `reads`: the input rows are events; otherwise they have no meaning.
+    """
+
+    def __init__(
+        self, gathering: GatherTask, folding: FoldTask, files: FileTask | None, reads: bool, open_files: OpenFiles
+    ) -> None:
+        self._gathering, self._folding = pack_task(gathering), pack_task(folding)
+        self._files, self._reads, self._open_files = files, reads, open_files
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with worker_task():
+            folding = unpack_task(self._folding)
+            attempt = f"{folding.writer}-{_context().taskAttemptId()}"
+            found = fold_in_one_task(self._inputs(batches), folding, attempt, self._open_files())
+            for _ in batches:  # Spark ends a worker that has not read all of its input
+                pass
+            if isinstance(found, Obstacle):
+                deltas = [(b"", encode_obstacle(found))]
+            else:
+                deltas = [(msgspec.json.encode(receipt), body) for receipt, body in found]
+        yield _deltas(deltas)
+
+    def _inputs(self, batches: Iterator[pa.RecordBatch]) -> list[GatherInput]:
+        task, files = unpack_task(self._gathering), self._files
+        events = batches if self._reads else iter(())
+        if files is None:
+            return [GatherInput(task, events)]
+        inputs = [GatherInput(task.without_texts, read_files(files, range(len(files.parts))))]
+        return [GatherInput(task, _without(events, files.sources)), *inputs] if self._reads else inputs
+
+
 def _deltas(rows: list[tuple[bytes, bytes]]) -> pa.RecordBatch:
     columns = [pa.array(column, pa.binary()) for column in zip(*rows, strict=True)]
     return pa.RecordBatch.from_arrays(columns, names=["receipt", "body"])
@@ -352,6 +396,22 @@ def deltas_of(
     inputs = moved.map(_Request(task, open_files, above), columns)
     values = ArrowRows.of(evaluate(inputs.frame(), [one.value for one in above]))
     return _received(values.map(_FoldEvaluated(task, open_files), DELTAS).collect(), task)
+
+
+def one_task_deltas_of(
+    spark: SparkSession, rows: ArrowRows | None, files: FileTask | None, gathering: GatherTask, task: FoldTask,
+    open_files: OpenFiles,
+) -> list[tuple[Receipt, bytes]] | Obstacle:  # fmt: skip
+    """Run the job of a small epoch, which has one task, and return receipts and deltas; see `packets_of`.
+
+    The result is `NOTHING_READ` if the rows have no partition, or an obstacle if a reader has met one.
+
+    Raises:
+        CorruptError: as `deltas_of`.
+    """
+    function = _OneTask(gathering, task, files, rows is not None, open_files)
+    results = (ArrowRows.numbers(spark, 1, 1) if rows is None else rows.single()).map(function, DELTAS).collect()
+    return _received(results, task) if results else NOTHING_READ
 
 
 def direct_deltas_of(

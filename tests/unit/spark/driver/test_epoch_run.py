@@ -62,7 +62,7 @@ class Bench:
         setting = setting._replace(layout=ReadLayout((StreamLayout("tx", ()),)))
         self.log, manifests = Log(LocalFolder(folder / "log")), Manifests(LocalFolder(folder / "manifest"))
         writer = Writer(token, load(self.log, manifests))
-        session: Any = SimpleNamespace(conf={})
+        session: Any = SimpleNamespace(conf={}, sparkContext=SimpleNamespace(master="local[2]"))
         advisers = Advisers(session, setting.streams)
         self.head = LogHead(
             self.log, manifests, writer, setting, lambda _n: None, lambda manifest: from_json(manifest.spec),
