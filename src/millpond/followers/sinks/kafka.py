@@ -153,20 +153,20 @@ def messages(query: str, topic: str, n: int, table: pa.Table, keys: Sequence[str
 
     The value is JSON, or None if the row is deleted.
     """
-    values = json_objects(table, omit_nulls=False)
+    values = json_objects(table, omit_nulls=False).cast(pa.large_binary()).to_pylist()
     by_key = [_members(table, name) for name in keys]
     revisions = table[REVISION].to_pylist() if REVISION in table.column_names else None
     ops = table[OP].to_pylist() if OP in table.column_names else None
     name = json.dumps(query, ensure_ascii=False)
-    same: list[tuple[str, str | bytes | None]] = [("query", query), ("epoch", str(n))]
-    for row, value in enumerate(values.to_pylist()):
-        revision = revisions[row] if revisions else 0
-        headers = [*same, ("row", str(row)), ("revision", str(revision))]
+    of_query, of_epoch, unrevised = ("query", query), ("epoch", str(n)), ("revision", "0")
+    for row, value in enumerate(values):
+        revision = ("revision", str(revisions[row])) if revisions else unrevised
+        headers: list[tuple[str, str | bytes | None]] = [of_query, of_epoch, ("row", str(row)), revision]
         deleted = ops is not None and ops[row] == DELETE
         if ops is not None:
             headers.append(("op", str(ops[row])))
         key = f"[{','.join([name, *(of[row] for of in by_key)])}]".encode() if keys else None
-        yield Message(topic, key, None if deleted else value.encode(), headers)
+        yield Message(topic, key, None if deleted else value, headers)
 
 
 def _members(table: pa.Table, name: str) -> list[str]:

@@ -85,12 +85,18 @@ def check_has_text(name: str, kind: pa.DataType, *, nested: bool) -> None:
 def _object(names: Sequence[str], columns: Sequence[pa.Array], omit_nulls: bool, rows: int) -> pa.Array:
     if not names:
         return pa.array(["{}"] * rows, pa.large_utf8())
+    if not omit_nulls:
+        pieces: list[pa.Array | pa.Scalar] = []
+        for name, column in zip(names, columns, strict=True):
+            before = "," if pieces else "{"
+            value = pc.fill_null(_json_value(name, column, omit_nulls), _large("null"))
+            pieces += [_large(f"{before}{json.dumps(name, ensure_ascii=False)}:"), value]
+        return pc.binary_join_element_wise(*pieces, _large("}"), _large(""))
     members = []
     for name, column in zip(names, columns, strict=True):
         start = _large("," + json.dumps(name, ensure_ascii=False) + ":")
         value = _json_value(name, column, omit_nulls)
-        member = pc.binary_join_element_wise(start, value, _large(""))
-        members.append(pc.fill_null(member, _large("" if omit_nulls else start.as_py() + "null")))
+        members.append(pc.fill_null(pc.binary_join_element_wise(start, value, _large("")), _large("")))
     # The first comma is removed again, as joining with null_handling="skip" would lose rows that are all NULL.
     inside = pc.utf8_slice_codeunits(_joined(members, ""), 1)
     return pc.binary_join_element_wise(_large("{"), inside, _large("}"), _large(""))
@@ -136,6 +142,9 @@ def plain_text(name: str, column: pa.Array) -> pa.Array:
 
 
 def _timestamps(column: pa.Array) -> pa.Array:
+    distinct = column.dictionary_encode()  # rows that leave together mostly have equal windows
+    if len(distinct.dictionary) < len(column) // 4:
+        return _timestamps(distinct.dictionary).take(distinct.indices)
     zone = column.type.tz
     micros = pc.cast(pc.cast(column, pa.timestamp("us", zone)), pa.timestamp("us"))
     counts = pc.cast(micros, pa.int64())

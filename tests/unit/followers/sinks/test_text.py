@@ -60,6 +60,16 @@ def test_mixed_timestamps_keep_their_own_precision() -> None:
     ]
 
 
+@pytest.mark.parametrize("kind", [UTC, pa.timestamp("us"), pa.timestamp("s")])
+@pytest.mark.parametrize("omit_nulls", [False, True])
+def test_repeated_timestamps_have_the_text_of_each(kind: pa.DataType, omit_nulls: bool) -> None:
+    times = pa.array([60_000_000, None, -1, 5000] * 30, pa.int64()).view(pa.timestamp("us")).cast(kind, safe=False)
+    windows = pa.StructArray.from_arrays([times, times], ["start", "end"])
+    table = pa.table({"t": times, "w": windows, "n": range(120)})
+    alone = [objects(table.slice(row, 1), omit_nulls)[0] for row in range(120)]
+    assert objects(table, omit_nulls) == alone and len({*alone}) == 120
+
+
 def test_nulls_are_left_out_or_named() -> None:
     window = pa.array(
         [{"start": 0, "end": 1000}, None, {"start": None, "end": 1000}, {"start": None, "end": None}],
