@@ -205,6 +205,8 @@ def test_hosts_that_are_cut_off_or_end_lose_nothing_and_repeat_nothing(
             cut, other = pond.hosts_by_role()
             with events.flowing():
                 pond.change("add", f"before{turn}")
+                listed = other.url()
+                cut.waits_for(lambda of=cut, url=listed: of.client().status().standbys == (url,), "it is listed")
                 cut.link.cut()
                 other.waits_for(lambda of=other: pond.leader() is of, "the other host leads")
                 pond.change("add", f"after{turn}")

@@ -394,8 +394,7 @@ class Status(Tabular, frozen=True):
     failed to the claim. `buckets_moving`: the number of buckets whose state has not yet migrated to its next instance.
     `moved_in_s`: the estimated seconds until it will have, if the rate is known.
     `sources`: the backlog of each source. `standbys`: the addresses of the processes that take over if the leader
-    fails, except for a pond in an object store. `problems`: causes of incomplete results, such as a quarantined query;
-    each begins with an error code.
+    fails. `problems`: causes of incomplete results, such as a quarantined query; each begins with an error code.
     """
 
     role: Role

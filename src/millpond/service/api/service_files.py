@@ -14,6 +14,7 @@ from millpond.clock import Clock, lap_us
 from millpond.errors import AccessError, NotServingError, PlaceError, SetupError
 from millpond.local_path import check_own_link, local_path, no_link
 from millpond.log.locations.address import Address, Given, address_of
+from millpond.log.locations.objects import Objects
 from millpond.service.api.settings_file import named_pond
 from millpond.tokens import bearer_token, writer_token
 
@@ -32,6 +33,12 @@ _STANDBY_SECONDS = 10.0
 """A standby whose last sign of life is this much older than the leader's is not listed."""
 _FORGOTTEN_SECONDS = 3600.0
 """The file of a standby that was killed is removed after this time."""
+_STANDBY_BEATS = 60
+"""In an object store, a standby announces itself once in this many signs of life of the leader, as requests cost money.
+It is not listed after three times as many without an announcement, and its object is removed after sixty times.
+"""
+_RELIST_SECONDS = 60.0
+"""How often the standbys of a pond in an object store are read, at most."""
 
 
 class Leader(msgspec.Struct, frozen=True):
@@ -46,6 +53,15 @@ class Leader(msgspec.Struct, frozen=True):
     beat: int = 0
     certificate: str | None = None
     pg: str | None = None
+
+
+class _Standby(msgspec.Struct, frozen=True):
+    """What a standby of a pond in an object store announces: its address, and the leader's sign of life that it knows.
+    """
+
+    url: str
+    leader: str
+    beat: int
 
 
 class Places:
@@ -173,7 +189,7 @@ class Places:
 
 
 class BucketPlaces(Places):
-    """The places of a pond in an object store: they have the hint at the leader, but no token.
+    """The places of a pond in an object store: they have the hints at the leader and its standbys, but no token.
 
     Whoever can read the bucket could read the token, and change the pond with it. There is no lock either: a standby
     may be on another host, so it waits for the leader's number only.
@@ -187,6 +203,9 @@ class BucketPlaces(Places):
         self._reread_us = round(min(_REREAD_SECONDS, self._seconds or _REREAD_SECONDS) * 1e6)
         self._known: Leader | None = None
         self._read_at: int | None = None
+        self._announced: _Standby | None = None
+        self._standbys: tuple[str, ...] = ()
+        self._listed_at: int | None = None
         self.lock = None
 
     @property
@@ -227,17 +246,51 @@ class BucketPlaces(Places):
         return self._known
 
     def write_standby(self, standby: Leader) -> None:
-        """See `Places`: standbys of a pond in an object store are not listed."""
+        """See `Places`; it is written once in `_STANDBY_BEATS` signs of life of the leader."""
+        leader, last = self._known, self._announced
+        if leader is None or self.unknown:
+            return
+        if last is None or last.leader != leader.token or leader.beat - last.beat >= _STANDBY_BEATS:
+            self._announced = _Standby(standby.url, leader.token, leader.beat)
+            with suppress(PlaceError):
+                self._objects().put(f"{_STANDBY}{standby.token}", msgspec.json.encode(self._announced))
 
     def remove_standby(self, standby: Leader) -> None:
-        """See `write_standby`."""
+        """See `Places`."""
+        if self._announced is not None:
+            self._announced = None
+            with suppress(PlaceError):
+                self._objects().remove([f"{_STANDBY}{standby.token}"])
 
     def standbys(self) -> tuple[str, ...]:
-        """See `write_standby`."""
-        return ()
+        """See `Places`; read once a minute, and the last known ones while the store does not answer.
+
+        No clocks are compared: a standby announces which sign of life of the leader it knows.
+        """
+        now, leader = self._clock(), self.leader()
+        if leader is not None and (self._listed_at is None or now - self._listed_at >= _RELIST_SECONDS * 1e6):
+            self._listed_at = now
+            with suppress(PlaceError):
+                self._standbys = self._listed(leader)
+        return self._standbys
+
+    def _listed(self, leader: Leader) -> tuple[str, ...]:
+        objects, found = self._objects(), []
+        for name in sorted(name for name, _ in objects.list() if name.startswith(_STANDBY)):
+            with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+                standby = msgspec.json.decode(objects.get(name) or b"", type=_Standby)
+                age = leader.beat - standby.beat if standby.leader == leader.token else leader.beat
+                if age >= 60 * _STANDBY_BEATS:
+                    objects.remove([name])
+                elif standby.leader == leader.token and age < 3 * _STANDBY_BEATS:
+                    found.append(standby.url)
+        return (*found,)
+
+    def _objects(self) -> Objects:
+        return self._address.objects(self._seconds)
 
     def _stored(self) -> Leader | None:
-        data = self._address.objects(self._seconds).get(_LEADER)
+        data = self._objects().get(_LEADER)
         with suppress(msgspec.MsgspecError, UnicodeDecodeError):
             return None if data is None else msgspec.json.decode(data, type=Leader)
         return None
@@ -251,7 +304,7 @@ class BucketPlaces(Places):
     def write_leader(self, leader: Leader) -> None:
         """See `Places`; a sign of life that cannot be written is missing."""
         with suppress(PlaceError):
-            self._address.objects(self._seconds).put(_LEADER, msgspec.json.encode(leader))
+            self._objects().put(_LEADER, msgspec.json.encode(leader))
 
 
 def places_of(pond: Given, patience: float | None = None) -> Places:

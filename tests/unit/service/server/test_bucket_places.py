@@ -22,6 +22,7 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.us, self.cut = 0, False
         store = MemoryStore()
+        self.objects = StoreObjects(store, "pond/service", POND).list
 
         def opened(url: str, seconds: float | None = None) -> Objects:
             if self.cut:
@@ -79,6 +80,52 @@ def test_a_standby_on_another_host_waits_for_the_number(world: World) -> None:
     assert not standby.gone()
     world.passes(2)
     assert standby.gone()
+
+
+def test_standbys_are_listed_while_they_announce_themselves(world: World) -> None:
+    """A standby writes once in 60 signs of life of the leader, and its object is read once a minute."""
+    leading, waiting, killed = world.places(), world.places(), world.places()
+    one, other = Leader("http://b", 1, "b"), Leader("http://c", 1, "c")
+    listed = list[tuple[str, ...]]()
+    for beat in range(600):
+        leading.write_leader(Leader("http://a", 1, "a", beat))
+        world.passes(1)
+        for place, me in ((waiting, one), (killed, other)) if beat < 120 else ((waiting, one),):
+            place.leader()
+            place.write_standby(me)
+        listed.append(leading.standbys())
+    assert listed[0] == listed[200] == ("http://b", "http://c") and listed[400] == listed[-1] == ("http://b",)
+    world.cut = True
+    world.passes(100)
+    waiting.leader()
+    waiting.write_standby(one)
+    assert leading.standbys() == ("http://b",), "the last known ones"
+    world.cut = False
+    waiting.remove_standby(one)
+    world.passes(100)
+    assert leading.standbys() == ()
+    assert {name for name, _ in world.objects()} == {"leader.json", "standby-c"}
+    for beat in (1, 3_601):  # of the next leader
+        leading.write_leader(Leader("http://d", 1, "d", beat))
+        world.passes(100)
+        assert leading.standbys() == ()
+    assert {name for name, _ in world.objects()} == {"leader.json"}, "that of the killed one is removed after an hour"
+
+
+def test_announcements_are_few_requests(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    written, listings = list[str](), list[str]()
+    put, listing = StoreObjects.put, StoreObjects.list
+    monkeypatch.setattr(StoreObjects, "put", lambda self, name, data: (written.append(name), put(self, name, data)))
+    monkeypatch.setattr(StoreObjects, "list", lambda self: (listings.append(""), listing(self))[1])
+    standby = world.hint("b")
+    leading = world.places()
+    for beat in range(3_600):
+        leading.write_leader(Leader("http://a", 1, "a", beat))
+        world.passes(1)
+        assert not standby.gone()
+        standby.stand_by()
+        leading.standbys()
+    assert (written.count("standby-b"), len(listings)) == (60, 60)
 
 
 def test_a_standby_that_cannot_read_does_not_lose_its_patience(world: World) -> None:
