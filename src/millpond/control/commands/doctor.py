@@ -11,6 +11,7 @@ import shutil
 import socket
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
@@ -106,9 +107,17 @@ def say_check(console: Console, check: Check) -> None:
     """Print one check as a line, in colour on a terminal, and the advice below it."""
     style = {"ok": "green", "warning": "yellow", "problem": "red"}[check.verdict]
     console.print(f"{check.verdict:<8}", style=style, end="")
-    console.print(f" {check.name:<10} {check.what}")
+    console.print(f" {check.name:<10} {_indented(console, check.what)}")
     if check.cure:
-        console.print(f"{'':<19} → {check.cure}")
+        console.print(f"{'':<19} → {_indented(console, check.cure)}")
+
+
+def _indented(console: Console, text: str) -> str:
+    """A text that begins in column 20, or behind the arrow of an advice, wrapped at the width of a terminal."""
+    if not console.is_terminal:
+        return text
+    width = max(20, console.width - 22)
+    return f"\n{'':<20}".join(textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False))
 
 
 def check_python(version: tuple[int, int, int]) -> Check:

@@ -28,7 +28,7 @@ from millpond.service.api.service_files import TOKEN_VARIABLE, URL_VARIABLE, onl
 from millpond.service.postgres.client_sql import distinct_names, statements_of
 from millpond.service.terminal import commands
 from millpond.service.terminal.serve_arguments import StoreAddress, host_and_port
-from millpond.service.terminal.text import change_lines, printable, table_lines, terminal_width
+from millpond.service.terminal.text import change_lines, folded, printable, table_lines, terminal_width
 from millpond.version import install
 
 if TYPE_CHECKING:
@@ -308,7 +308,7 @@ class Shell:
         if self._as_json:
             shown = msgspec.json.encode(done or Changed(change.kind, change.name)).decode()
         else:
-            shown = change.unmet if done is None else "\n".join(change_lines(done))
+            shown = folded(change.unmet if done is None else "\n".join(change_lines(done)), self._width)
         typer.echo(shown, err=err)
 
     def loop(self) -> None:

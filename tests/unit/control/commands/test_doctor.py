@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from kit.servers.redis_servers import RedisServer
@@ -261,3 +262,16 @@ def test_a_new_ponds_folder_is_its_owners_alone_and_one_that_is_there_stays(tmp_
     assert (new.stat().st_mode & 0o777, there.stat().st_mode & 0o777) == (0o700, 0o750)
     assert (there / "view" / "rows.lmdb").stat().st_mode & 0o077 == 0
     open_truth(new)
+
+
+def test_lines_fit_a_terminal_and_are_complete_in_a_pipe() -> None:
+    check = Check("sinks", "warning", " ".join(["parquet,"] * 30), " ".join(["Install it."] * 20))
+    shown = {}
+    for terminal in (True, False):
+        console = Console(width=80, force_terminal=terminal, color_system=None, soft_wrap=True)
+        with console.capture() as printed:
+            doctor.say_check(console, check)
+        shown[terminal] = printed.get()
+    assert max(map(len, shown[True].splitlines())) <= 80 and shown[True].split() == shown[False].split()
+    assert [line[:20].strip() for line in shown[True].splitlines()][1] == "", "it continues below its text"
+    assert len(shown[False].splitlines()) == 2

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from millpond.cli import app
 from millpond.errors import NotServingError, QueryRefused, RequestError, SetupError
-from millpond.service.api.messages import Changed, QueryShown
+from millpond.service.api.messages import Changed, Priced, QueryShown
 from millpond.service.api.service_files import Leader, Places
 from millpond.service.terminal.commands import _lines
 from millpond.service.terminal.sql_shell import EndpointClient, QueryChange, Shell, SqlAddress, change_of
@@ -216,6 +216,15 @@ def test_conditions_depend_on_the_queries_that_exist(text: str, made: list[Any])
 def test_a_replaced_query_keeps_its_properties(clauses: str, words: str) -> None:
     with pytest.raises(RequestError, match=words):
         requested(f"CREATE OR REPLACE STREAMING TABLE a {clauses} AS SELECT 1")
+
+
+def test_the_price_of_a_change_fits_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    price = Priced("complete later", adds="one more query: a\n" + "  group  " + "shares, " * 40)
+    widest = list[int]()
+    for width in (80, None):
+        Shell(lambda: None, lambda: None, width, False, None, True)._show(Change("add", "a"), price)  # type: ignore[arg-type,return-value]
+        widest.append(max(map(len, capsys.readouterr().out.splitlines())))
+    assert widest[0] <= 80 < widest[1]
 
 
 def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut() -> None:
