@@ -225,7 +225,10 @@ def _shadow(spec: PondSpec, name: str) -> str | None:
 
 
 def _sink(sink: Sink) -> str:
-    return sink.format if sink.path is None else f"{sink.format}:{sink.path}"
+    """The format, and where the rows go: a folder, topic or table."""
+    options = dict(sink.options)
+    where = sink.path or options.get("topic") or options.get("table")
+    return sink.format if where is None else f"{sink.format}:{where}"
 
 
 def _event(n: int, at_us: int, change: Change) -> Event:

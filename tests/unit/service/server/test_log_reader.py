@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from kit.simulator.changing_pond import ChangingPond
 from millpond.log.records import EpochRecord
 from millpond.model.change_history import ALWAYS, StoredQuery
 from millpond.model.change_json import Move, Scale
+from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column, literal
 from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
@@ -25,6 +28,14 @@ STREAM = Stream("tx", (Field("ts", "timestamp"), Field("v", "bigint")))
 
 def each(name: str) -> Selection:
     return Selection(name, "tx", (Named("v", Column("v", "bigint")),), text=f"SELECT v FROM STREAM tx -- {name}")
+
+
+def test_a_sink_is_shown_with_where_its_rows_go(tmp_path: Path) -> None:
+    (tmp_path / "pond.id").write_text("p")
+    sinks = Sink("kafka", options=(("topic", "alerts"),)), Sink("parquet", "out/b"), Sink("noop")
+    ChangingPond(tmp_path, [STREAM], [replace(each(name), sink=sink) for name, sink in zip("abc", sinks, strict=True)])
+    shown = [query.sink for query in LogReader(tmp_path).queries(lambda _: {})]
+    assert shown == ["kafka:alerts", "parquet:out/b", "noop"]
 
 
 def test_the_catalog_is_the_fold_of_the_log(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ class Bench:
 
     def leads(self) -> None:
         followers = [FollowerStatus("sink:q0", 3, 2, error="no space"), FollowerStatus("view", 5, 0)]
+        followers.append(FollowerStatus("read:tx", 5, 0, note="parsed with Arrow"))
         partitions = PartitionBehind("t", "0", 5, 9), PartitionBehind("t", "1", 7, 10)
         problem = Problem("MP-OVERFLOW", "query q1", "Query q1 is quarantined.", True)
         cost = SimpleNamespace(time_us=250_000, own_bytes=10, shared_bytes=20, keys=3)
@@ -121,7 +122,7 @@ def test_a_leader_reports_sources_queries_and_sinks(bench: Bench) -> None:
     assert found["source_committed_offset partition=0 stream=tx topic=t"] == 5
     assert found["source_end_offset partition=0 stream=tx topic=t"] == 9
     assert (found["follower_records_behind follower=sink:q0"], found["follower_failing follower=sink:q0"]) == (2, 1)
-    assert found["follower_failing follower=view"] == 0
+    assert found["follower_failing follower=view"] == 0 and "follower_failing follower=read:tx" not in found
     assert (found["query_epoch_seconds query=q0"], found["query_keys query=q0"]) == (0.25, 3)
     assert (found["query_state_bytes kind=own query=q0"], found["query_state_bytes kind=shared query=q0"]) == (10, 20)
 
@@ -162,6 +163,7 @@ def test_event_times_are_seconds_since_1970(bench: Bench) -> None:
     found = bench.samples()
     assert found["stream_event_time_seconds stream=tx"] == 30
     assert found["partition_event_time_seconds partition=0 stream=tx"] == 31
+    assert len([name for name in found if name.startswith("partition_event_time")]) == 2, "and none of the stream"
 
 
 def test_a_scrape_of_a_thousand_queries_takes_milliseconds(tmp_path: Path) -> None:

@@ -16,7 +16,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 
-from millpond.runtime.epoch import watermarks
+from millpond.model.endpoints import READ
+from millpond.runtime.epoch import ROWS_READ, watermarks
+from millpond.runtime.gather.lateness import ANY_PARTITION
 from millpond.runtime.task.counters import FATES, stream_counts
 from millpond.service.api.messages import QueryShown, SourceShown, Status
 from millpond.service.server.gauges import Gauges
@@ -82,7 +84,8 @@ class Metrics:
         yield _gauge(
             "partition_event_time_seconds", "The newest event time of a source partition, since 1970.",
             ("stream", "partition"), (((name, partition), newest / 1e6) for name in streams
-                                      for partition, newest in manifest.max_time.get(name, {}).items()),
+                                      for partition, newest in manifest.max_time.get(name, {}).items()
+                                      if partition not in (ANY_PARTITION, ROWS_READ)),
         )  # fmt: skip
         yield _gauge(
             "partition_idle", "1 for a source partition that the watermark does not wait for.", ("stream", "partition"),
@@ -213,11 +216,12 @@ def _queries(queries: Iterable[QueryShown]) -> Iterator[Metric]:
 
 
 def _followers(status: Status) -> Iterator[Metric]:
+    followers = [one for one in status.followers if not one.name.startswith(READ)]
     yield _gauge(
         "follower_records_behind", "Records of the log that a sink, or the view, still has to apply.", ("follower",),
-        (((one.name,), one.behind) for one in status.followers),
+        (((one.name,), one.behind) for one in followers),
     )  # fmt: skip
     yield _gauge(
         "follower_failing", "1 if a sink, or the view, has an error.", ("follower",),
-        (((one.name,), one.error is not None) for one in status.followers),
+        (((one.name,), one.error is not None) for one in followers),
     )  # fmt: skip
