@@ -57,6 +57,8 @@ def test_values_and_tables_of_a_file() -> None:
         ('store = "memory"\ninstances = "4"\n', 2, ["`instances` is not a whole number: '4'"]),
         ("instances = true\n", 1, ["is not a whole number: True"]),
         ("instances = 0\n", 1, ["is less than 1: 0"]),
+        ('once = true\nmemory = "lots"\n', 2, ["`memory` is not of the form SIZE: 'lots'", "900m or 4g"]),
+        ('master = "mesos://h"\n', 1, ["`master` is not of the form URL: 'mesos://h'", "local[4]"]),
         ("target = 1\n", 1, ["is more than 0.95: 1"]),
         ("once = 1\n", 1, ["is not true or false: 1"]),
         ('listen = "8080"\n', 1, ["is not of the form HOST:PORT: '8080'"]),
