@@ -10,6 +10,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -73,14 +74,30 @@ class Served:
 
     def start(self) -> None:
         """Start the service, and wait until it has read all events or continues after them."""
-        words = [str(JOINED), "serve", "tx.sql", "--patience", "4", "--listen", self.url.removeprefix("http://")]
+        self.process = self._run(self.url)
+        until(self._leads, "the service leads")
+
+    @contextmanager
+    def standby(self) -> Iterator[Client]:
+        """Another service of the pond, which stands by; gives its client."""
+        url = f"http://127.0.0.1:{free_ports(1)[0]}"
+        process = self._run(url)
+        try:
+            with Client(url, Places(self.pond).known_secret()) as client:
+                until(lambda: role_of(client) == "standby", "the service stands by")
+                yield client
+        finally:
+            process.kill()
+            process.wait(60)
+
+    def _run(self, url: str) -> ForkedProgram:
+        words = [str(JOINED), "serve", "tx.sql", "--patience", "4", "--listen", url.removeprefix("http://")]
         path = os.pathsep.join([str(JOINED.parent), os.environ["PYTHONPATH"]])
         with (self.folder / "log").open("ab") as log:
-            self.process = ForkedProgram(
+            return ForkedProgram(
                 words, stdout=log, stderr=log, cwd=self.folder,
                 env=os.environ | {"PYTHONPATH": path, VARIABLE: "connections.json"} | joining(self._spark),
             )  # fmt: skip
-        until(self._leads, "the service leads")
 
     def kill(self) -> None:
         """Kill the service."""
@@ -96,6 +113,13 @@ class Served:
             return self.client().url == self.url and self.client().status().epoch >= 0
         except MillpondError:
             return False
+
+
+def role_of(client: Client) -> str | None:
+    """The role of a service; None: it does not answer yet."""
+    with suppress(MillpondError):
+        return client.health().role
+    return None
 
 
 @pytest.fixture(scope="module")
@@ -213,6 +237,7 @@ def test_the_pages_show_the_pond(page: Page, served: Served) -> None:
     expect(page.get_by_text("leader", exact=True)).to_be_visible()
     expect(page.get_by_role("region", name="Sources")).to_contain_text(f"{TOPIC} 0")
     expect(page.get_by_role("region", name="Streams")).to_contain_text("1970-01-01 00:00:59.9Z")
+    expect(page.get_by_role("definition").filter(has_text=re.compile(r"^[\d.,]+ kB$"))).to_be_visible()
     go(page, served, "queries", "Queries")
     table = page.get_by_role("region", name="Queries")
     expect(page.get_by_text("1-3 of 3")).to_be_visible()
@@ -397,6 +422,49 @@ def test_a_change_can_be_made_with_the_keyboard(page: Page, served: Served) -> N
     press(page, page.get_by_role("tab", name="Text"), "ArrowRight")
     press(page, page.get_by_role("tab", name="Rows"), "Enter")
     expect(page.get_by_role("region", name="Rows")).to_be_visible()
+
+
+def test_a_page_of_a_standby_refuses_changes_and_goes_on_when_it_leads(page: Page, served: Served) -> None:
+    """It has the session of the leader's page, because both services have the same token."""
+    with served.standby() as standby:
+        go(page, served, "", "Overview")
+        expect(page.get_by_role("definition").filter(has_text=standby.url)).to_be_visible()
+        other = page.context.new_page()
+        other.goto(f"{standby.url}/console/queries/big")
+        expect(other.get_by_role("heading", name="big", exact=True)).to_be_visible()
+        other.get_by_role("button", name="Pause").click()
+        expect(other.get_by_role("dialog").get_by_role("alert")).to_contain_text(f"Ask the leader at {served.url}")
+        other.get_by_role("button", name="Cancel").click()
+        other.goto(f"{standby.url}/console/")
+        expect(other.get_by_text("standby", exact=True)).to_be_visible()
+        served.kill()
+        expect(page.get_by_text("Connection lost.")).to_be_visible()
+        expect(other.get_by_text("leader", exact=True)).to_be_visible()
+        other.goto(f"{standby.url}/console/queries/big")
+        other.get_by_role("button", name="Pause").click()
+        apply(other, "at once")
+        other.get_by_role("button", name="Undo").click()
+        apply(other, "at once")
+        other.close()
+    served.start()
+    expect(page.get_by_text("Connection lost.")).to_be_hidden()
+
+
+def test_sign_out_ends_the_session(chromium: Browser, served: Served) -> None:
+    context = chromium.new_context()
+    left = context.new_page()
+    left.goto(served.client().console_link())
+    expect(left.get_by_role("heading", name="Overview")).to_be_visible()
+    (cookie,) = context.cookies()
+    left.get_by_role("button", name="Sign out").click()
+    expect(left.get_by_label("Token")).to_be_visible()
+    assert context.cookies() == []
+    left.goto(f"{served.url}/console/queries")
+    expect(left.get_by_label("Token")).to_be_visible()
+    context.add_cookies([{"name": cookie["name"], "value": cookie["value"], "url": served.url}])
+    left.goto(f"{served.url}/console/queries")
+    expect(left.get_by_label("Token")).to_be_visible()  # a copy of the cookie is not accepted, either
+    context.close()
 
 
 def test_a_page_goes_on_with_the_next_leader(page: Page, served: Served) -> None:

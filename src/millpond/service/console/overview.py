@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from nicegui import ui
 
 from millpond.clock import utc
-from millpond.service.api.messages import SourceShown, Status
+from millpond.service.api.messages import QueryShown, SourceShown, Status
 from millpond.service.console.changes import ScaleForm
 from millpond.service.console.layout import CHART_TEXT, Figures, page, pushed, table
 from millpond.service.console.readings import QUERIES_SECONDS, STATUS_SECONDS, Readings
@@ -54,12 +54,23 @@ def show_overview(readings: Readings) -> None:
                 for one in status.followers
             ]
 
-        async def update_shards() -> None:
+        async def update_totals() -> None:
+            figures.show({"State": _state_text(await readings.queries())})
             shares.rows = [dict(zip(_SHARES, one.values(), strict=True)) for one in await readings.shares()]
             shares.visible = bool(shares.rows)
 
         pushed(readings, STATUS_SECONDS, update)
-        pushed(readings, QUERIES_SECONDS, update_shards)
+        pushed(readings, QUERIES_SECONDS, update_totals)
+
+
+def _state_text(queries: Iterable[QueryShown]) -> str:
+    """The bytes of state of all queries: each has its own and its share of what several need.
+
+    >>> _state_text([])
+    'not known yet'
+    """
+    found = [one.counts["own_bytes"] + one.counts["shared_bytes"] for one in queries if "own_bytes" in one.counts]
+    return f"{sum(found) / 1e3:,.1f} kB" if found else "not known yet"
 
 
 def _figures(status: Status) -> dict[str, str]:
