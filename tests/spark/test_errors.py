@@ -420,3 +420,19 @@ def test_a_heap_that_is_too_small_for_the_data_is_told(tmp_path: Path) -> None:
     rest = re.sub(ending, "", done.stderr, flags=re.DOTALL)
     assert "\tat " not in rest, "the JVM prints no other trace of its own"
     assert "Traceback" not in done.stderr
+
+
+def test_a_task_that_ends_while_java_shuts_down_is_not_logged(spark: SparkSession) -> None:
+    """After the Python process was killed, Java would log 15 lines of trace for each such task."""
+    jvm: Any = spark._jvm
+    log4j = jvm.org.apache.logging.log4j
+    layout = log4j.LogManager.getContext(False).getConfiguration().getAppender("stderr").getLayout()
+
+    def logged(error: Any) -> str:
+        event = log4j.core.impl.Log4jLogEvent.newBuilder().setLevel(log4j.Level.ERROR)
+        event = event.setMessage(log4j.message.SimpleMessage("Exception in statusUpdate")).setThrown(error)
+        return str(layout.toSerializable(event.setLoggerName("a.TaskSchedulerImpl").build()))
+
+    ended = "Task t rejected from java.util.concurrent.ThreadPoolExecutor@1a[Terminated, pool size = 0]"
+    assert logged(jvm.java.util.concurrent.RejectedExecutionException(ended)) == ""
+    assert "IllegalStateException: of another kind" in logged(jvm.java.lang.IllegalStateException("of another kind"))
