@@ -54,7 +54,8 @@ RANKS: dict[str, tuple[str, ...]] = {
     ),
     "plan": (
         "groups",
-        "options upstream",
+        "upstream",
+        "options",
         "explain",
     ),
     "runtime": (

@@ -94,7 +94,7 @@ def _price_of(pond: KnownPond, change: Change, setting: Setting) -> Price:
     query, again = change.stored.query, isinstance(change, Add) and isinstance(change.backfill_us, int)
     seen = [marks.get(stream, Watermark()).max_time_us for stream in query.streams]
     newest = max((time for time in seen if time is not None), default=None)
-    first = first_window(query, since, None if again else closed_until(query, pond.manifest))
+    first = first_window(query, since, None if again else closed_until(query, pond.manifest), after.streams)
     covered = newest is not None and (since if first is None else first.start_us) <= newest
     cost = COMPLETE_AT_ONCE if covered else COMPLETE_LATER
     recalled = 0 if again else recalled_bytes(after.plan, after.recalled, pond.manifest)

@@ -169,7 +169,7 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         stream = streams[inputs_of(query, streams)[0]]
     upstream = dict.fromkeys(one for name in query.streams for one in before(name, streams, by_name))
     complete_us = complete_from(spec, name)
-    first = first_window(query, complete_us)
+    first = first_window(query, complete_us, None, spec.streams)
     if first is not None and (due is not None or (mark_us is not None and first.end_us <= mark_us)):
         first = None
     recent = _recent_records(truth.log, manifest.n, name, spec)

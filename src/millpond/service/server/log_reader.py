@@ -151,7 +151,7 @@ class LogReader:
         if query is None:
             return None
         closed = None if backfilled else closed_until(query, found[0].manifest)
-        first = first_window(query, complete_from_us, closed)
+        first = first_window(query, complete_from_us, closed, found[1].streams)
         return None if first is None else First(*first)
 
     def functions(self, newest: Iterable[UserFunction]) -> list[FunctionShown]:

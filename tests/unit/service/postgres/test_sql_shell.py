@@ -222,7 +222,8 @@ def test_the_price_of_a_change_fits_the_terminal(capsys: pytest.CaptureFixture[s
     price = Priced("complete later", adds="one more query: a\n" + "  group  " + "shares, " * 40)
     widest = list[int]()
     for width in (80, None):
-        Shell(lambda: None, lambda: None, width, False, None, True)._show(Change("add", "a"), price)  # type: ignore[arg-type,return-value]
+        session = Shell(lambda: None, lambda: None, width, False, None, True)  # type: ignore[arg-type,return-value]
+        session._show(QueryChange("add", "a"), price)
         widest.append(max(map(len, capsys.readouterr().out.splitlines())))
     assert widest[0] <= 80 < widest[1]
 
