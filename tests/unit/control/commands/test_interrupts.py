@@ -48,7 +48,7 @@ def test_the_first_signal_stops_although_nothing_can_be_written(error: Exception
 def test_a_query_that_waits_for_a_broker_is_given_up_unless_the_operator_says_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(run, "spark_session", lambda master, *, driver_memory, extra: extra)
+    monkeypatch.setattr(run, "spark_session", lambda master, *, extra, **_: extra)
     name = "spark.sql.streaming.stopTimeout"
     given = [dict(run.start_spark("local", "1g", settings)) for settings in ((), ((name, "1m"),))]
     assert [settings[name] for settings in given] == ["1s", "1m"]
