@@ -18,14 +18,16 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from kit.inputs.event_files import not_local
 from millpond import Pond
 from millpond.kernels.columns import arrow_type
 from millpond.runtime.inputs import parquet_files
 from millpond.runtime.inputs.file_parts import FileColumn, NotEqual
 from millpond.runtime.inputs.parquet_files import read_columns
+from millpond.spark.reading.arrow_files import MOST_BYTES, _Contents
 from millpond.spark.session.session import reading_session
 from millpond.state.keys.keys import plain
 
@@ -216,7 +218,7 @@ def _bits(table: pa.Table) -> dict[str, list[object]]:
 
 QUERIES = """
 CREATE TABLE tx (c STRING, ts TIMESTAMP, amount DECIMAL(9,2), lacking INT, day DATE, shop STRING) USING parquet
-  OPTIONS (path '{folder}/in', maxFilesPerTrigger '1');
+  OPTIONS (path '{base}/in', maxFilesPerTrigger '1');
 CREATE STREAMING TABLE counted USING json TBLPROPERTIES ('path' = '{out}') AS
   SELECT c, day, count(*) AS n, sum(amount) AS a, count(lacking) AS l FROM STREAM tx
   WATERMARK ts DELAY OF INTERVAL 0 SECONDS GROUP BY c, day, window(ts, '1 minute');
@@ -248,11 +250,11 @@ def _rows(*folders: Path) -> list[str]:
     return sorted(line for one in folders for path in one.glob("*.json") for line in path.read_text().splitlines())
 
 
-def _run(spark: SparkSession, folder: Path, name: str) -> tuple[list[str], dict[str, str]]:
-    """The rows of both queries, and the notes of the status about readers."""
+def _run(spark: SparkSession, folder: Path, name: str, base: str = "") -> tuple[list[str], dict[str, str]]:
+    """The rows of both queries, and the notes of the status about readers; `base`: another address of the folder."""
     out = folder / f"{name}-out"
     with Pond(spark, folder / name) as pond:
-        pond.load(QUERIES.format(folder=folder, out=out))
+        pond.load(QUERIES.format(base=base or folder, out=out))
         pond.run(once=True, drain=True)
         notes = {one.name: str(one.note) for one in pond.status() if one.name.startswith("read:")}
     return _rows(out, out.with_name(f"{out.name}-every")), notes
@@ -265,12 +267,28 @@ def test_a_pond_reads_with_arrow_and_lets_spark_read_what_is_an_obstacle(spark: 
     note = notes["read:tx"]
     assert note.startswith("read with Arrow in 1 of 3 epochs; by Spark in the last: ")
     assert "1 ü%.parquet stores ts in the calendar of an old version of Spark" in note
+    delivered, notes = _run(spark, tmp_path, "viewfs", not_local(spark, tmp_path))
+    assert delivered == rows and notes["read:tx"].startswith("read with Arrow in 1 of 3 epochs; ")
     other = "spark.sql.parquet.fieldId.read.enabled"
     spark.conf.set(other, "true")
     try:
         assert _run(spark, tmp_path, "spark") == (rows, {}), "Spark reads all if it may read otherwise"
     finally:
         spark.conf.unset(other)
+
+
+def test_spark_reads_files_that_are_not_local_and_large_or_changed(spark: SparkSession, tmp_path: Path) -> None:
+    contents, base = _Contents(spark), not_local(spark, tmp_path)
+    for name in "ab":
+        (tmp_path / name).write_bytes(b"1234")
+    frame = contents.of([f"{base}/a", f"{base}/b"])
+    assert isinstance(frame, DataFrame)
+    assert sorted(map(tuple, frame.collect())) == [(f"{base}/{name}", bytearray(b"1234")) for name in "ab"]
+    with (tmp_path / "b").open("r+b") as file:
+        file.truncate(MOST_BYTES + 1)
+    assert contents.of([f"{base}/a", f"{base}/b"]) == f"{base}/b is not local and has 134,217,729 bytes"
+    (tmp_path / "b").unlink()
+    assert "PATH_NOT_FOUND" in str(contents.of([f"{base}/a", f"{base}/b"]))
 
 
 def _check(spark: SparkSession, paths: Sequence[Path]) -> int:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from kit.inputs.event_files import not_local
 from kit.inputs.json_texts import KINDS, json_text, ordinary_value
 from millpond import Pond
 from millpond.formats.csv_values import parse_csv
@@ -183,7 +184,7 @@ def test_values_of_csv_are_parsed_as_spark_does(reading: SparkSession, seed: int
 
 QUERIES = """
 CREATE TABLE tx (c STRING, ts TIMESTAMP, amount DECIMAL(9,2), lacking INT) USING json
-  OPTIONS (path '{folder}/in', maxFilesPerTrigger '1');
+  OPTIONS (path '{base}/in', maxFilesPerTrigger '1');
 CREATE STREAMING TABLE every USING json TBLPROPERTIES ('path' = '{folder}/out') AS
   SELECT c, ts, amount, lacking FROM STREAM tx WHERE amount > 2;
 CREATE TABLE beside (c STRING, ts TIMESTAMP) USING csv
@@ -193,10 +194,13 @@ CREATE STREAMING TABLE of_beside USING json TBLPROPERTIES ('path' = '{folder}/of
 """
 
 
+@pytest.mark.parametrize("scheme", ["file", "viewfs"])
 def test_a_pond_reads_lines_with_arrow_and_lets_spark_read_what_is_an_obstacle(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, scheme: str
 ) -> None:
     """Three files of each stream, one of each an epoch, and Spark reads those of `beside` in any case.
+
+    `viewfs` is a file system of Hadoop that is not local, so Spark delivers the contents of the files.
 
     The second file of `tx` has a number in a column of strings, of which Spark takes the text.
     """
@@ -214,7 +218,7 @@ def test_a_pond_reads_lines_with_arrow_and_lets_spark_read_what_is_an_obstacle(
         for one in (path, beside):
             os.utime(one, (1_700_000_000 + number,) * 2)
     with Pond(spark, tmp_path / "pond") as pond:
-        pond.load(QUERIES.format(folder=tmp_path))
+        pond.load(QUERIES.format(folder=tmp_path, base=tmp_path if scheme == "file" else not_local(spark, tmp_path)))
         assert "its files are read with Arrow" in explain(pond.plan, pond.streams)
         pond.run(once=True, drain=True)
         notes = {one.name: str(one.note) for one in pond.status() if one.name == "read:tx"}

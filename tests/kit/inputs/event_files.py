@@ -16,6 +16,13 @@ def write_json(folder: Path, number: int, events: Sequence[dict[str, Any]]) -> N
     (folder / f".{number}").rename(folder / f"{number}.json")
 
 
+def not_local(spark: Any, folder: Path) -> str:
+    """The address of a local folder in a file system of Hadoop that its readers do not take for the local one."""
+    name = folder.name.lower().replace("_", "-")
+    spark.sparkContext._jsc.hadoopConfiguration().set(f"fs.viewfs.mounttable.{name}.link./of", folder.as_uri())
+    return f"viewfs://{name}/of"
+
+
 def cut(rows: Sequence[Any], dice: random.Random, most: int = 20) -> list[list[Any]]:
     """The rows in epochs of random sizes, from none to `most` rows each."""
     epochs, at = [], 0

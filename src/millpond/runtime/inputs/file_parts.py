@@ -79,10 +79,14 @@ class FilePart(NamedTuple):
 
 
 class FileTask(NamedTuple):
-    """What all tasks of an epoch read of files; `parts[i]` is what task i reads."""
+    """What all tasks of an epoch read of files; `parts[i]` is what task i reads.
+
+    `delivered`: whole files of other file systems, of which Spark delivers the content to any task.
+    """
 
     sources: tuple[FileRows, ...]
     parts: tuple[tuple[FilePart, ...], ...]
+    delivered: tuple[FilePart, ...] = ()
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -32,43 +32,64 @@ _ROWS_PER_BYTE = 2
 _DISTINCT = ("parquet-mr ", "parquet-cpp-arrow ")
 """Writers whose dictionaries have each value once; pyarrow misreads others if they are kept."""
 
+_WIDE_FILE = 1 << 16
+_LEAST_SHARE = 4
+"""The columns that are read must be at least this part (1/4) of a file, of `_WIDE_FILE` bytes or more, whose content is
+delivered as a whole."""
+
 _LONGEST_TEXT = 256
 """Bytes of the longest text in a dictionary that is kept: the texts of all rows of a chunk must fit into one column."""
 
 
 def read_columns(
-    path: str, columns: Sequence[FileColumn], share: int = 0, shares: int = 1
+    file: str | pa.Buffer, columns: Sequence[FileColumn], share: int = 0, shares: int = 1
 ) -> Iterator[tuple[list[pa.Array], int]]:
     """The declared columns of a share of a file's row groups, in batches, with the number of rows.
 
-    Text columns may have dictionaries.
+    `file`: the path of a local file, or the content of another one, which must consist mostly of these columns. Text
+    columns may have dictionaries.
 
     Raises:
         NotEqual: the file is not known to be read as Spark reads it; batches may have been returned before.
     """
     try:
-        if os.path.getsize(path) == 0:
+        size = os.path.getsize(file) if isinstance(file, str) else file.size
+        if size == 0:
             return  # Spark reads no split of it
         # A map of the file would end the process if the file became shorter.
-        with pa.OSFile(path) as opened:
+        with pa.OSFile(file) if isinstance(file, str) else pa.BufferReader(file) as opened:
             metadata = pq.read_metadata(opened)
             leaves = _leaves(metadata, columns)
             groups = _row_groups(metadata, share, shares)
             _check_chunks(metadata, groups, {leaf.path for leaf in leaves if leaf is not None})
             names = [leaf.name for leaf in leaves if leaf is not None]
-            file = pq.ParquetFile(
+            if not isinstance(file, str):
+                _check_share_of_columns(metadata, size, {leaf.path for leaf in leaves if leaf is not None})
+            parquet = pq.ParquetFile(
                 opened, metadata=metadata, read_dictionary=_with_few_texts(metadata, groups, columns, leaves),
                 coerce_int96_timestamp_unit="us", page_checksum_verification=True,
             )  # fmt: skip
             if not names:
-                yield from (([pa.nulls(n, arrow_type(one.type)) for one in columns], n) for n in _counts(file, groups))
+                for n in _counts(parquet, groups):
+                    yield [pa.nulls(n, arrow_type(one.type)) for one in columns], n
                 return
-            for batch in file.iter_batches(BATCH_ROWS, groups, names, use_threads=False) if groups else ():
+            for batch in parquet.iter_batches(BATCH_ROWS, groups, names, use_threads=False) if groups else ():
                 yield _converted(batch, columns, leaves), batch.num_rows
     except pa.ArrowMemoryError:
         raise
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise NotEqual(f"cannot be read: {str(error).splitlines()[0][:200]}") from error
+
+
+def _check_share_of_columns(metadata: pq.FileMetaData, size: int, paths: Collection[str]) -> None:
+    """Check that most of a content was needed: Spark's reader fetches only the columns that are read."""
+    needed = sum(
+        chunk.total_compressed_size
+        for group in map(metadata.row_group, range(metadata.num_row_groups))
+        for chunk in map(group.column, range(group.num_columns)) if chunk.path_in_schema in paths
+    )  # fmt: skip
+    if size >= _WIDE_FILE and needed * _LEAST_SHARE < size:
+        raise NotEqual(f"has {size:,} bytes, and the columns that are read have only {needed:,} of them")
 
 
 def _counts(file: pq.ParquetFile, groups: Sequence[int]) -> Iterator[int]:

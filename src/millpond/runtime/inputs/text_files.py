@@ -8,6 +8,7 @@ CSV has Spark's default quotes. `tests/spark/test_text_files.py` compares both r
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import zlib
 from collections.abc import Iterator, Sequence
@@ -34,14 +35,18 @@ BLOCK_BYTES = 16 << 20
 _LONGEST_LINE = 1 << 20
 
 
-def read_lines(part: FilePart, columns: Sequence[TextColumn], zone: str) -> Iterator[tuple[list[pa.Array], int]]:
-    """The declared columns of the lines of a part, in batches, with the number of rows; `zone`: see `parse_texts`.
+def read_lines(
+    part: FilePart, columns: Sequence[TextColumn], zone: str, content: pa.Buffer | None = None
+) -> Iterator[tuple[list[pa.Array], int]]:  # fmt: skip
+    """The declared columns of the lines of a part, in batches, with the number of rows.
+
+    `zone`: see `parse_texts`. `content`: that of the file, if it is not local.
 
     Raises:
         NotEqual: the file is not known to be read as Spark reads it; batches may have been returned before.
     """
     try:
-        for block in _blocks_of(part):
+        for block in _blocks_of(part, content):
             texts = _lines(block)
             parsed = parse_texts(texts, columns, zone, Mode.LINES)
             yield parsed.columns, len(texts)
@@ -62,11 +67,12 @@ def _lines(block: bytes) -> pa.BinaryArray:
 
 
 def read_csv(
-    part: FilePart, form: CsvForm, columns: Sequence[TextColumn], zone: str
+    part: FilePart, form: CsvForm, columns: Sequence[TextColumn], zone: str, content: pa.Buffer | None = None
 ) -> Iterator[tuple[list[pa.Array], int]]:  # fmt: skip
     """The needed columns of the lines of a part, in batches, with the number of rows.
 
-    `zone`: the session's time zone, to which times without an offset refer.
+    `zone`: the session's time zone, to which times without an offset refer. `content`: that of the file, if it is not
+    local.
 
     Raises:
         NotEqual: the file is not known to be read as Spark reads it; batches may have been returned before.
@@ -74,7 +80,7 @@ def read_csv(
     if not columns:
         raise NotEqual("is read without a column")
     header = form.header and not part.share
-    for block in _blocks_of(part):
+    for block in _blocks_of(part, content):
         if header:
             block, header = _without_header(block), False
         if block.strip(b"\n"):
@@ -92,7 +98,7 @@ def _without_header(block: bytes) -> bytes:
     return rest
 
 
-def _blocks_of(part: FilePart) -> Iterator[bytes]:
+def _blocks_of(part: FilePart, content: pa.Buffer | None) -> Iterator[bytes]:
     """The lines that begin in a part, several at once; each line ends with a line feed, but the last one need not.
 
     Spark takes a carriage return as the end of a line, too.
@@ -101,7 +107,7 @@ def _blocks_of(part: FilePart) -> Iterator[bytes]:
         NotEqual: Spark may divide the file differently, or it cannot be read; blocks may have been returned before.
     """
     try:
-        for block in _raw_blocks(part):
+        for block in _raw_blocks(part, content):
             plain = block.replace(b"\r\n", b"\n") if b"\r" in block else block
             if b"\r" in plain:
                 raise NotEqual("has a carriage return that does not end a line")
@@ -110,13 +116,13 @@ def _blocks_of(part: FilePart) -> Iterator[bytes]:
         raise NotEqual(f"cannot be read: {error}") from error
 
 
-def _raw_blocks(part: FilePart) -> Iterator[bytes]:
+def _raw_blocks(part: FilePart, content: pa.Buffer | None) -> Iterator[bytes]:
     """The lines, with the line ends of the file."""
     _, suffix = os.path.splitext(part.path)
     if suffix != GZIP and suffix.lower() in (GZIP, *_OTHERS):
         raise NotEqual(f"is compressed as {suffix}")
-    with open(part.path, "rb") as file:
-        if os.fstat(file.fileno()).st_size != part.size:
+    with open(part.path, "rb") if content is None else io.BytesIO(content) as file:
+        if content is None and os.fstat(file.fileno()).st_size != part.size:
             raise NotEqual("has changed since it was listed")
         if suffix == GZIP:
             if not part.share:

@@ -33,7 +33,6 @@ from millpond.reconfigure.apply import is_read
 from millpond.reconfigure.change_queue import ChangeQueue, Make, Prepare
 from millpond.reconfigure.changes import Change
 from millpond.runtime.epoch import Batch, Setting, depth, pending
-from millpond.runtime.inputs.file_parts import FileTask
 from millpond.runtime.inspect.timeline import EpochTimeline, with_spark
 from millpond.runtime.task.file_sync import FileTransport
 from millpond.runtime.task.obstacle import Obstacle
@@ -49,6 +48,7 @@ from millpond.spark.driver.query_lifecycle import Phase, QueryLifecycle
 from millpond.spark.driver.replace_query import Reading, Stopped, Succession, Successor, started
 from millpond.spark.driver.spark_progress import Alive, SparkTimes, offset_request_us, waits_for_offsets, work_done
 from millpond.spark.driver.tasks import NOTHING_READ, deltas_of, expressions_above, one_task_deltas_of, packets_of
+from millpond.spark.reading.arrow_files import ChosenFiles
 from millpond.spark.reading.event_source import paced
 from millpond.spark.reading.intake import Behind, Intake
 from millpond.spark.reading.partial_frame import without_sources
@@ -363,7 +363,7 @@ class Driver:
                     return made
             if files is not None:
                 others = None if files.others is None else ArrowRows.of(read.frame(files.others))
-                found = self._folded(spark, batch, others, files.task, read.task, task)
+                found = self._folded(spark, batch, others, files, read.task, task)
                 if not isinstance(found, Obstacle):
                     self._advisers.files.note_success(files)
                     return found
@@ -390,18 +390,21 @@ class Driver:
         return self._files.run(begun.run.manifest, attempt)
 
     def _folded(
-        self, spark: SparkSession, batch: Batch, rows: ArrowRows | None, files: FileTask | None,
+        self, spark: SparkSession, batch: Batch, rows: ArrowRows | None, files: ChosenFiles | None,
         gathering: GatherTask, task: FoldTask,
     ) -> list[tuple[Receipt, bytes]] | Obstacle:  # fmt: skip
         """Gather Spark's rows and some files, and fold: in one task if the epoch is small, otherwise in two stages."""
-        open_files, sizes = self._files.open_files, {} if files is None else files.sizes
-        is_small = self._advisers.small.fits(batch.start, batch.end, sizes, gathering, task)
+        open_files = self._files.open_files
+        read, contents = (None, ()) if files is None else (files.task, files.contents)
+        sizes = {} if read is None else read.sizes
+        is_small = not contents and self._advisers.small.fits(batch.start, batch.end, sizes, gathering, task)
         if is_small and not expressions_above(task.plan):
-            found = one_task_deltas_of(spark, rows, files, gathering, task, open_files)
+            found = one_task_deltas_of(spark, rows, read, gathering, task, open_files)
             if found != NOTHING_READ:
                 return found
         hosts = self._hosts.choose(task.owners, task.instances, self._shards())
-        return deltas_of(packets_of(spark, rows, files, gathering, open_files), task, open_files, hosts, self._evaluate)
+        packets = packets_of(spark, rows, read, contents, gathering, open_files)
+        return deltas_of(packets, task, open_files, hosts, self._evaluate)
 
     def _explained(self, error: Exception) -> MillpondError:
         """The first failure, as a `MillpondError`; errors that follow from a dying JVM are never the reason."""

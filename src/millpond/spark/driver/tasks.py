@@ -28,7 +28,7 @@ from millpond.runtime.fold.fold import fold, requested
 from millpond.runtime.fold.one_task import GatherInput, fold_in_one_task
 from millpond.runtime.gather.gather import gather
 from millpond.runtime.inputs.file_parts import FileRows, FileTask
-from millpond.runtime.inputs.read_files import read_files
+from millpond.runtime.inputs.read_files import read_delivered, read_files
 from millpond.runtime.inputs.replay import gather_share, gather_stored, stored_parts
 from millpond.runtime.inputs.without_shuffle import (
     FoldInput,
@@ -104,6 +104,17 @@ class _GatherFiles(_Gather):
 
     def _events(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return read_files(self._files, [part for batch in batches for part in batch.column(0).to_pylist()])
+
+
+class _GatherDelivered(_Gather):
+    """Reads files of which Spark delivers the content, and turns their events into packets."""
+
+    def __init__(self, task: GatherTask, files: FileTask) -> None:
+        super().__init__(task)
+        self._files = files
+
+    def _events(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return read_delivered(self._files, batches)
 
 
 class _GatherOthers(_Gather):
@@ -352,19 +363,24 @@ def _context() -> TaskContext:
 
 
 def packets_of(
-    spark: SparkSession, rows: ArrowRows | None, files: FileTask | None, task: GatherTask, open_files: OpenFiles
+    spark: SparkSession, rows: ArrowRows | None, files: FileTask | None, contents: Sequence[DataFrame],
+    task: GatherTask, open_files: OpenFiles,
 ) -> ArrowRows:  # fmt: skip
     """The packets of the events that are read, and of what is read from the pond's own files by at most one task per
     instance.
 
     `rows`: the events that Spark reads. `files`: what the tasks read into Arrow; the rows do not contain it.
+    `contents`: frames of the paths and contents of its files that are delivered.
     """
     frames: list[ArrowRows] = []
     if rows is not None:
         frames.append(rows.map(_Gather(task) if files is None else _GatherOthers(task, files), PACKETS))
-    if files is not None:
+    if files is not None and files.parts:
         numbers = ArrowRows.numbers(spark, len(files.parts), len(files.parts))
         frames.append(numbers.map(_GatherFiles(task.without_texts, files), PACKETS))
+    if files is not None:
+        delivered = _GatherDelivered(task.without_texts, files)
+        frames += (ArrowRows.of(content).map(delivered, PACKETS) for content in contents)
     parts = stored_parts(task)
     if parts or not frames:
         numbers = ArrowRows.numbers(spark, parts, max(1, min(parts, task.instances)))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from millpond.local_path import local_path, scheme_of
@@ -40,10 +41,18 @@ from millpond.spark.reading.arrow_expressions import in_arrow
 from millpond.spark.reading.read_frame import WantedStream, bases_of
 from millpond.spark.reading.source_progress import batch_of
 from millpond.spark.reading.source_updates import LOCAL
+from millpond.spark.session.batch_limits import LIMIT
+from millpond.spark.session.session import reading_session
 from millpond.spark.sources.text_parsing_choice import parses_alike
 
 LEAST_BYTES, MOST_BYTES = 1 << 20, 128 << 20
-"""The least and the most bytes of files that a task reads, if there are enough, and if row groups allow it."""
+"""The least and the most bytes of files that a task reads, if there are enough, and if row groups allow it.
+
+A file of another file system has at most `MOST_BYTES`, because Spark delivers its content as one value.
+"""
+
+_BATCH_BYTES = 32 << 20
+"""Bytes of contents after which an Arrow batch ends; a larger content is a batch."""
 
 _OF_TEXTS = {"spark.sql.columnNameOfCorruptRecord": CORRUPT, "spark.sql.files.ignoreCorruptFiles": "false"}
 _SETTINGS = {
@@ -68,10 +77,14 @@ Without = Callable[[Sequence[str], Collection[str]], DataFrame | None]
 
 
 class ChosenFiles(NamedTuple):
-    """The files of an epoch that gather tasks read, and a frame of the other new input, if there is any."""
+    """The files of an epoch that gather tasks read, and a frame of the other new input, if there is any.
+
+    `contents`: frames of the paths and contents of files that are not local.
+    """
 
     task: FileTask
     others: DataFrame | None
+    contents: tuple[DataFrame, ...] = ()
 
     def reads(self, source: str) -> bool:
         """Whether files of a source are among them."""
@@ -115,11 +128,11 @@ def readers_of(spark: SparkSession, wanted: Sequence[WantedStream], layout: Read
 
 
 def _folder(source: Source) -> str:
-    """The local folder of a source, below which folders are partitions; empty if there may be none for Spark."""
+    """The folder of a source, below which folders are partitions; empty if there may be none for Spark."""
     path = source.option("path") or ""
     if (source.option("recursiveFileLookup") or "false").lower() != "false":
         return ""  # Spark takes no columns from the names of folders
-    return str(local_path(path, "The folder of the stream")) if scheme_of(path) in (None, "file") else ""
+    return str(local_path(path, "The folder of the stream")) if scheme_of(path) in (None, "file") else path.rstrip("/")
 
 
 def _other_setting(spark: SparkSession, form: str) -> str | None:
@@ -137,9 +150,40 @@ class _Piece(NamedTuple):
 
 
 class _File(NamedTuple):
+    """A new file; `size`: its bytes, None if it is not local."""
+
     path: str
-    size: int
+    size: int | None
     values: tuple[FolderValue, ...]
+
+
+class _Contents:
+    """Makes frames of whole files of any file system of Hadoop, in a session that limits the bytes of Arrow batches."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._session: SparkSession | None = None
+
+    def of(self, paths: Sequence[str]) -> DataFrame | str:
+        """The frame of some files with the columns `path` and `content`; or why Spark must read their rows.
+
+        Spark looks up each file once more. One of its tasks reads several small files.
+        """
+        if self._session is None:
+            self._session = reading_session(self._spark)
+            self._session.conf.set(LIMIT, str(_BATCH_BYTES))
+        reader = self._session.read.format("binaryFile").options(__globPaths__="false", recursiveFileLookup="true")
+        try:
+            frame = reader.load([*paths])
+        except AnalysisException as error:
+            return str(error).splitlines()[0][:200]
+        files = frame._jdf.queryExecution().analyzed().relation().location().allFiles()
+        if files.size() != len(paths):
+            return f"Spark lists {files.size()} of {len(paths)} files"
+        for file in map(files.apply, range(files.size())):
+            if file.getLen() > MOST_BYTES:
+                return f"{file.getPath().toString()} is not local and has {file.getLen():,} bytes"
+        return frame.select("path", "content")
 
 
 class ArrowFiles:
@@ -147,6 +191,7 @@ class ArrowFiles:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
+        self._contents = _Contents(spark)
         self._readers: Readers = {}
         self._states: dict[str, ArrowEpochs] = {}
 
@@ -168,15 +213,20 @@ class ArrowFiles:
         """
         new = [name for name in self._readers if name in end and start.get(name) != end[name]]
         files: dict[str, list[_File]] = {}
+        contents: dict[str, DataFrame] = {}
         for name, rows in ((name, rows) for name in new if isinstance(rows := self._readers.get(name), FileRows)):
             state = self._states.setdefault(name, ArrowEpochs())
             state.epochs += 1
             if state.attempts.due():
                 listed = _listed(rows, start, sources)
-                if not isinstance(listed, str):
+                remote = [] if isinstance(listed, str) else [file.path for file in listed if file.size is None]
+                content = self._contents.of(remote) if remote else None
+                if not isinstance(listed, str) and not isinstance(content, str):
                     files[name] = listed
+                    if content is not None:
+                        contents[name] = content
                     continue
-                state.attempts.why = listed
+                state.attempts.why = str(listed if isinstance(listed, str) else content)
             state.of_spark += 1
         others, frame = [name for name in new if name not in files], None
         if files and others:
@@ -188,16 +238,20 @@ class ArrowFiles:
         if not files or (others and frame is None):
             return None
         read = tuple(one for name in files if isinstance(one := self._readers[name], FileRows))
-        return ChosenFiles(self._divided(read, files), frame)
+        return ChosenFiles(self._divided(read, files), frame, tuple(contents.values()))
 
     def _divided(self, sources: tuple[FileRows, ...], files: Mapping[str, list[_File]]) -> FileTask:
-        """Divide files among tasks: large ones by row groups or bytes, small ones several to a task."""
-        total = sum(file.size for group in files.values() for file in group)
+        """Divide local files among tasks: large ones by row groups or bytes, small ones several to a task."""
+        total = sum(file.size or 0 for group in files.values() for file in group)
         cores = int(self._spark.sparkContext.defaultParallelism)
         most = min(max(-(-total // cores), LEAST_BYTES), MOST_BYTES)
         pieces: list[_Piece] = []
+        delivered: list[FilePart] = []
         for number, rows in enumerate(sources):
             for path, size, values in files[rows.source]:
+                if size is None:
+                    delivered.append(FilePart(number, path, values=values))
+                    continue
                 shares = 1 if path.endswith(GZIP) else max(1, -(-size // most))
                 pieces += (
                     _Piece(size // shares, len(pieces) + share, FilePart(number, path, share, shares, size, values))
@@ -208,7 +262,7 @@ class ArrowFiles:
             size, i, group = heapq.heappop(bins)
             heapq.heappush(bins, (size + piece.size, i, [*group, piece]))
         parts = (tuple(one.part for one in sorted(group, key=lambda one: one.order)) for _, _, group in sorted(bins))
-        return FileTask(sources, tuple(part for part in parts if part))
+        return FileTask(sources, tuple(part for part in parts if part), tuple(delivered))
 
     def note_obstacle(self, files: ChosenFiles, obstacle: Obstacle) -> None:
         """Note that gather tasks have met an obstacle in one of these files.
@@ -234,15 +288,13 @@ def _listed(rows: FileRows, start: Offsets, sources: Mapping[str, SourceUpdate])
     files = () if update.files is None else files_in(update.files)
     for uri in (one.decoded for one in files if one.batch > after):
         path = uri.removeprefix(LOCAL)
-        if path == uri:
-            return f"{uri} is not a local file"
         values = folder_values(rows.folder, path, rows.declared)
         if isinstance(values, str):
             return values
         if found and len(values) != len(found[0].values):
             return f"{path} is in other folders than {found[0].path}"
         try:
-            found.append(_File(path, os.path.getsize(path), values))
+            found.append(_File(path, os.path.getsize(path) if path != uri else None, values))
         except OSError as error:
             return f"{path}: {error.strerror}"
     return found or f"the list of new files of {rows.source} is empty"

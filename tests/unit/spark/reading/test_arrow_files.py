@@ -109,7 +109,6 @@ def test_spark_takes_no_columns_from_folders_that_it_looks_up_recursively(recurs
 @pytest.mark.parametrize(
     ("uri", "why"),
     [
-        ("s3a://bucket/1.parquet", "is not a local file"),
         ("file:///nowhere/1.parquet", "No such file"),
         ("file:///data/dt=2024-01-01/1.parquet", "may be in the folder of a partition"),
     ],
