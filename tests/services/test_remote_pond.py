@@ -10,7 +10,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from hdfs_native import Client
+from hdfs_native import Client, WriteOptions
 from pyspark.sql import SparkSession
 
 import millpond.control.pond.lifetime as control
@@ -39,9 +39,22 @@ def feed(base: Path, first: int, end: int) -> None:
         os.utime(path, (START + file, START + file))  # Spark reads the oldest first
 
 
+def feed_hdfs(server: HdfsServer, base: Path, first: int, end: int) -> str:
+    """Write the same files there, too; the address of their folder."""
+    feed(base, first, end)
+    client, folder = Client(server.uri), f"/{base.name}/in"
+    for file in range(first, end):
+        name, time = f"{file:03}.json", (START + file) * 1000
+        with client.create(f"{folder}/{name}", WriteOptions(create_parent=True)) as written:
+            written.write((base / "in" / name).read_bytes())
+        client.set_times(f"{folder}/{name}", time, time)
+    return server.uri + folder
+
+
 def pond_of(
-    spark: SparkSession, base: Path, address: str, host: str, counted: list[Epoch] | None = None, out: str = ""
-) -> Pond:
+    spark: SparkSession, base: Path, address: str, host: str, counted: list[Epoch] | None = None,
+    out: str = "", source: str = "",
+) -> Pond:  # fmt: skip
     def committed(epoch: Epoch) -> None:
         if counted is not None:
             counted.append(epoch)
@@ -49,7 +62,7 @@ def pond_of(
     pond = Pond(spark, address, instances=2, cache=base / host, on_epoch=committed)
     pond.load(f"""
         CREATE TABLE ev (k STRING, n BIGINT, ts TIMESTAMP) USING json
-        OPTIONS (path '{base}/in', maxFilesPerTrigger '1');
+        OPTIONS (path '{source or base / 'in'}', maxFilesPerTrigger '1');
         CREATE STREAMING TABLE w USING parquet TBLPROPERTIES ('path' = '{out or base}/out/w', 'serve' = 'true') AS
         SELECT k, window(ts, '2 minutes') AS w, count(*) AS c, sum(n) AS s
         FROM STREAM ev WATERMARK ts DELAY OF INTERVAL 5 SECONDS GROUP BY k, window(ts, '2 minutes');
@@ -113,12 +126,13 @@ def test_another_host_continues_a_pond_in_hdfs_with_the_address_alone(
     monkeypatch.setattr(control, "follow", partial(follow, grace_seconds=0.0))
     monkeypatch.setattr(stores_and_followers, "SWEEP_SECONDS", 0.0)
     address = f"{hdfs_server.uri}/{tmp_path.name}/ponds/a"
-    feed(tmp_path, 0, 2)
-    first = pond_of(spark, tmp_path, address, "host-a", out=address)
+    source = feed_hdfs(hdfs_server, tmp_path, 0, 2)
+    first = pond_of(spark, tmp_path, address, "host-a", out=address, source=source)
     first.run(once=True)
-    feed(tmp_path, 2, 4)
-    with pond_of(spark, tmp_path, address, "host-b", out=address) as second:
+    feed_hdfs(hdfs_server, tmp_path, 2, 4)
+    with pond_of(spark, tmp_path, address, "host-b", out=address, source=source) as second:
         second.run(once=True)
+        assert "read:ev: read with Arrow in 2 of 2 epochs" in [f"{one.name}: {one.note}" for one in second.status()]
         with pytest.raises(FencedError):
             first.drain()
         first.close()

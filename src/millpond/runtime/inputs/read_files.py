@@ -39,8 +39,11 @@ def read_delivered(task: FileTask, batches: Iterable[pa.RecordBatch]) -> Iterato
     parts = {part.path: part for part in task.delivered}
     for batch in batches:
         for path, value in zip(*batch.columns, strict=True):
-            content = value.as_buffer()
-            yield from _read(task, parts[path.as_py()]._replace(size=content.size), content)
+            part, content = parts.get(path.as_py()), value.as_buffer()
+            if part is None:
+                other = task.sources[task.delivered[0].rows].source
+                raise ObstacleError(Obstacle(f"{path} is not a path in the list of new files", other))
+            yield from _read(task, part._replace(size=content.size), content)
 
 
 def _read(task: FileTask, part: FilePart, content: pa.Buffer | None) -> Iterator[pa.RecordBatch]:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from millpond.local_path import local_path, scheme_of
@@ -175,12 +176,13 @@ class _Contents:
         reader = self._session.read.format("binaryFile").options(__globPaths__="false", recursiveFileLookup="true")
         try:
             frame = reader.load([*paths])
-        except AnalysisException as error:
+        except (PySparkException, Py4JError) as error:
             return str(error).splitlines()[0][:200]
-        files = frame._jdf.queryExecution().analyzed().relation().location().allFiles()
+        listed = frame._jdf.queryExecution().analyzed().relation().location()
+        files = listed.allFiles()
         if files.size() != len(paths):
             return f"Spark lists {files.size()} of {len(paths)} files"
-        for file in map(files.apply, range(files.size())):
+        for file in map(files.apply, range(files.size())) if listed.sizeInBytes() > MOST_BYTES else ():
             if file.getLen() > MOST_BYTES:
                 return f"{file.getPath().toString()} is not local and has {file.getLen():,} bytes"
         return frame.select("path", "content")

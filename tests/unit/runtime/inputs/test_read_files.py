@@ -40,6 +40,12 @@ def test_a_delivered_file_has_the_rows_of_the_local_one(tmp_path: Path, form: st
     assert found["c1"].to_pylist() == ["d1"] * 5 + ["d2"] * 10
 
 
+def test_a_delivered_file_that_no_list_names_is_an_obstacle() -> None:
+    task = FileTask((FileRows("tx", 0, COLUMNS[1:], 3),), (), (FilePart(0, "s3a://b/w"),))
+    with pytest.raises(ObstacleError, match="s3a://b//w is not a path in the list of new files"):
+        list(read_delivered(task, [_delivered(("s3a://b//w", b""))]))
+
+
 def test_a_delivered_file_of_mostly_other_columns_is_left_to_spark(tmp_path: Path) -> None:
     path = tmp_path / "wide.parquet"
     task = FileTask((FileRows("tx", 0, COLUMNS[1:], 3),), (), (FilePart(0, "s3a://b/w"),))
