@@ -216,6 +216,13 @@ def test_executors_have_no_more_rights_than_the_driver(manifests: dict[tuple[str
     assert f"kubernetes/{EXECUTOR.name}" in files
 
 
+def test_an_executor_may_finish_its_task_before_its_pod_is_killed() -> None:
+    """With Kubernetes's 30 seconds, a longer task would be killed in the middle, although the script waits for it."""
+    [waits] = re.findall(r"^timeout (\d+) ", (DEPLOY / "decommission.sh").read_text(), re.MULTILINE)
+    period = settings(DEFAULTS)["spark.kubernetes.executor.terminationGracePeriodSeconds"]
+    assert int(waits) < int(period.removesuffix("s"))
+
+
 def test_no_secret_is_in_a_file(manifests: dict[tuple[str, str], dict]) -> None:
     assert not [name for kind, name in manifests if kind == "Secret"]
     container = manifests["StatefulSet", "pond"]["spec"]["template"]["spec"]["containers"][0]
