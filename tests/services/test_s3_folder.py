@@ -63,6 +63,15 @@ def test_throttled_requests_are_retried(folder: ObjectFolder, s3_server: S3Serve
     assert folder.names() == [numbered_name(0)]
 
 
+def test_a_store_that_refuses_conditions_is_no_store_that_does_not_answer(s3_connected: S3Server) -> None:
+    bucket = s3_connected.bucket()
+    store = S3Store(bucket, retry_config={"max_retries": 1})
+    s3_connected.fail(*[("PUT", "condition refused")] * 2)
+    with pytest.raises(PlaceError, match=f"s3://{bucket} failed: .*501 Not Implemented") as refused:
+        StoreObjects(store, "", f"s3://{bucket}").create("a", b"x")
+    assert not isinstance(refused.value, UnreachableError) and "supports conditional puts" in refused.value.cure
+
+
 def test_a_missing_bucket_is_a_place_error_that_names_it(s3_connected: S3Server) -> None:
     folder = ObjectFolder(StoreObjects(S3Store("no-such-bucket"), "log", "s3://no-such-bucket/log"))
     with pytest.raises(PlaceError, match="s3://no-such-bucket/log") as failed:

@@ -52,6 +52,16 @@ def test_what_is_no_pond_is_refused_by_its_address(address: Address, s3_server: 
         open_truth("s3://no-such-bucket/a", tmp_path)
 
 
+def test_a_store_that_ignores_conditions_is_refused_by_name(
+    address: Address, s3_server: S3Server, tmp_path: Path
+) -> None:
+    s3_server.fail(*[("PUT", "condition ignored")] * 20)
+    with pytest.raises(PlaceError, match=f"{address}/log let 4 of 4 writers create one name"):
+        open_truth(address, tmp_path)
+    s3_server.fail()
+    assert address.folder("log").names() == []
+
+
 def test_the_doctor_examines_a_bucket_and_leaves_nothing(address: Address, tmp_path: Path) -> None:
     checks = {check.name: check for check in check_place(Target(Path(str(address))), lap_us)}
     assert {name: check.verdict for name, check in checks.items()} == dict.fromkeys(

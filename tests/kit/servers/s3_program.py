@@ -20,6 +20,10 @@ from urllib.parse import parse_qs
 
 _SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 _INTERNAL = b"<Error><Code>InternalError</Code><Message>We encountered an internal error.</Message></Error>"
+_NOT_IMPLEMENTED = (
+    b"<Error><Code>NotImplemented</Code><Message>A header you provided implies functionality that is not implemented"
+    b"</Message></Error>"
+)
 
 
 class _Layer:
@@ -39,6 +43,12 @@ class _Layer:
         if fault == "throttled":
             _body(environ)  # the connection stays open, so it must be read to its end
             return _reply(start, "503 Slow Down", _SLOW_DOWN)
+        if fault == "condition refused":
+            _body(environ)
+            return _reply(start, "501 Not Implemented", _NOT_IMPLEMENTED)
+        if fault == "condition ignored":
+            environ.pop("HTTP_IF_NONE_MATCH", None)
+            return self._store(environ, start)  # type: ignore[no-any-return]
         if "HTTP_IF_NONE_MATCH" in environ or "HTTP_IF_MATCH" in environ:
             with self._one_condition_at_a_time:
                 answer = self._store(environ, _nothing if fault else start)

@@ -12,9 +12,10 @@ from typing import Literal
 
 from kit.servers.servers import SECONDS, Watched, free_ports, until
 
-Fault = Literal["throttled", "failed after", "cut after"]
+Fault = Literal["throttled", "failed after", "cut after", "condition ignored", "condition refused"]
 """What happens to a request. `throttled`: 503, and nothing is done. `failed after`: done, then answered by 500.
-`cut after`: done, then the connection is closed without a reply.
+`cut after`: done, then the connection is closed without a reply. Stores without conditional puts have the other two:
+`condition ignored`: an existing object is overwritten. `condition refused`: 501, and nothing is done.
 """
 
 

@@ -60,9 +60,10 @@ _OMITTED = re.compile(r"\?[^\s<]*|:? *<.*")
 """Query strings, which may contain signatures, and bodies of replies, which say the same as the status."""
 _LONGEST_MESSAGE = 300
 
-_UNREACHABLE = re.compile(r"HTTP error(?!: builder error)|status code: (408|429|5\d\d)\b")
+_UNREACHABLE = re.compile(r"HTTP error(?!: builder error)|status code: (408|429|5(?!01)\d\d)\b")
 """In the first line of an error after which the same request may succeed: no connection, no reply in time, an error of
-the server. The client has made the request again before, except a create that got no reply in time.
+the server. The client has made the request again before, except a create that got no reply in time. Stores without
+conditional puts may answer them with 501, which is final.
 """
 
 
