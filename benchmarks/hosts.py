@@ -1,11 +1,11 @@
 """Instances on the hosts of their primaries, and instances where Spark puts them: a pond on 2, 4 and 8 hosts.
 
 No flags; needs root on Linux. A host is a network namespace with a primary of a Redis cluster and a Spark worker of one
-core. Each host sends at most `MBIT` Mbit/s, and packets between hosts take `DELAY_MS` where the kernel has `netem`. The
-pond has an instance for each host, and serves the counts and sums of `KEYS` keys, updated in each epoch, so that each
-epoch writes every key to the store. On each number of hosts, the pond runs with preferred hosts (`placed`) and without
-(`random`), twice each, in one session: a first pond that does not count, then random, placed, placed, random. In all,
-buckets are aligned with primaries; see `alignment.py` for the effect of that.
+core. Each host sends at most `MBIT` Mbit/s, and each of its packets takes `DELAY_MS`. The pond has an instance for each
+host, and serves the counts and sums of `KEYS` keys, updated in each epoch, so that each epoch writes every key to the
+store. On each number of hosts, the pond runs with preferred hosts (`placed`) and without (`random`), twice each, in one
+session: a first pond that does not count, then random, placed, placed, random. In all, buckets are aligned with
+primaries; see `alignment.py` for the effect of that.
 
 The table tells the local-hit rate, the bytes between hosts per event, and events per second until all rows are
 written. All hosts share the cores of this machine, so the last figure understates what a network costs. The last line
@@ -36,7 +36,7 @@ from kit.servers.network_hosts import NetworkHosts
 from kit.servers.redis_servers import RedisCluster
 from kit.servers.servers import Host, until
 
-DELAY_MS, MBIT = 0.25, 100
+DELAY_MS, MBIT = 0.5, 100
 KEYS, EVENTS = 20_000, 100_000
 """Keys, and events of a file; a file is an epoch."""
 
@@ -156,7 +156,6 @@ def cells(count: int) -> dict[str, Cell]:
         RedisCluster(Path(work) / "redis", count, hosts=[hosts.host(one) for one in range(1, count + 1)]) as store,
         spark_cluster(hosts, Path(work)) as master,
     ):
-        print(f"delay between hosts: {DELAY_MS if hosts.delayed else 0} ms", file=sys.stderr, flush=True)
         own = hosts.host(0).address
         extra = {"spark.driver.host": own, "spark.driver.bindAddress": own, "spark.executor.memory": "512m"}
         spark = spark_session(master, extra=extra)

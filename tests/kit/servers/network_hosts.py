@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from contextlib import suppress
 
 from kit.servers.servers import Host
@@ -13,13 +14,13 @@ from kit.servers.servers import Host
 class NetworkHosts:
     """Hosts 1 … `count`; the machine itself is host 0. A context manager that removes them; needs root and Linux.
 
-    `delay_ms`: how long a packet between two hosts takes, if the kernel has `netem`; `delayed` says so. `mbit`: how
-    much each host can send, in Mbit/s. 0: no limit.
+    `delay_ms`: how much later each packet arrives that a host but the machine itself sends; a program delays them, see
+    `delay_program`. `mbit`: how much each host can send, in Mbit/s. 0: no delay, no limit.
     """
 
     def __init__(self, count: int, delay_ms: float = 0.0, mbit: int = 0) -> None:
         self.count, self._delay_ms, self._mbit = count, delay_ms, mbit
-        self.delayed = False
+        self._delays: subprocess.Popen[bytes] | None = None
         self._bridge, self._name = f"mpb{os.getpid()}", f"mp{os.getpid()}-"
         # processes have networks of their own, so that one that was killed leaves nothing in the way
         self._network = f"10.{64 + os.getpid() % 128}.{os.getpid() // 128 % 256}"
@@ -56,6 +57,8 @@ class NetworkHosts:
             _run("ip", "link", "add", self._bridge, "address", "02:00:00:00:00:01", "type", "bridge")
             _run("ip", "addr", "add", f"{self.host(0).address}/24", "dev", self._bridge)
             _run("ip", "link", "set", self._bridge, "up")
+            if self._delay_ms:
+                self._start_delays()
             for host in range(1, self.count + 1):
                 self._add(f"{self._name}{host}", self._link(host), self.host(host).address)
         except BaseException:
@@ -67,23 +70,30 @@ class NetworkHosts:
         for host in range(1, self.count + 1):
             with suppress(subprocess.CalledProcessError):
                 _run("ip", "netns", "del", f"{self._name}{host}")
+        if self._delays is not None:
+            self._delays.communicate()
         with suppress(subprocess.CalledProcessError):
             _run("ip", "link", "del", self._bridge)
 
     def _add(self, name: str, link: str, address: str) -> None:
         _run("ip", "netns", "add", name)
-        _run("ip", "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", name)
+        if self._delays is None:
+            _run("ip", "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", name)
+        else:
+            _run("ip", "link", "set", f"{link}-", "netns", name, "name", "eth0")
         _run("ip", "link", "set", link, "master", self._bridge, "up")
         _run("ip", "-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
         for device in ("lo", "eth0"):
             _run("ip", "-n", name, "link", "set", device, "up")
-        shape = ["tc", "-n", name, "qdisc", "add", "dev", "eth0"]
         if self._mbit:
-            _run(*shape, "root", "handle", "1:", "tbf", "rate", f"{self._mbit}mbit", "burst", "64kb", "latency", "1s")
-        if self._delay_ms:
-            at = ["parent", "1:1"] if self._mbit else ["root"]
-            done = subprocess.run([*shape, *at, "netem", "delay", f"{self._delay_ms}ms"], capture_output=True)
-            self.delayed = done.returncode == 0
+            shape = ("tbf", "rate", f"{self._mbit}mbit", "burst", "64kb", "latency", "1s")
+            _run("tc", "-n", name, "qdisc", "add", "dev", "eth0", "root", *shape)
+
+    def _start_delays(self) -> None:
+        links = [self._link(host) for host in range(1, self.count + 1)]
+        words = ["-m", "kit.programs.delay_program", str(self._delay_ms / 1e3), *links]
+        self._delays = subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._delays.stdout is not None and self._delays.stdout.readline(), "no devices can be made"
 
     def _link(self, host: int) -> str:
         return f"mpv{os.getpid()}-{host}"

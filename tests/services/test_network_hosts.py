@@ -1,0 +1,49 @@
+"""Hosts of tests: what they send takes as long as it should, and arrives unless they are cut off."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from time import monotonic
+
+import pytest
+
+from kit.servers.network_hosts import NetworkHosts
+
+pytestmark = pytest.mark.services
+
+CONNECT = """
+import socket, sys
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), 60) as connection:
+    connection.sendall(b"x" * 100_000)
+    assert connection.recv(1) == b"y"
+"""
+SERVE = """
+import socket, sys
+with socket.create_server((sys.argv[1], 0)) as listener:
+    print(listener.getsockname()[1], flush=True)
+    with listener.accept()[0] as connection:
+        left = 100_000
+        while left:
+            left -= len(connection.recv(left))
+        connection.sendall(b"y")
+"""
+
+
+def test_packets_between_hosts_are_delayed_and_none_is_lost() -> None:
+    if (why := NetworkHosts.missing()) is not None:
+        assert "hosts" not in os.environ.get("MILLPOND_REQUIRE", ""), why
+        pytest.skip(why)
+    with NetworkHosts(2, delay_ms=50.0, mbit=100) as hosts:
+        first, second = hosts.host(1), hosts.host(2)
+        words = [*second.inside, sys.executable, "-c", SERVE, second.address]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+            assert server.stdout is not None
+            port = server.stdout.readline().strip()
+            began = monotonic()
+            subprocess.run([*first.inside, sys.executable, "-c", CONNECT, second.address, port], check=True)
+            # at least the handshake, the data and the reply
+            assert monotonic() - began >= 4 * 0.05
+            assert hosts.sent() > 100_000
+            assert server.wait(60) == 0
