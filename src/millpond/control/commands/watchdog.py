@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from millpond.errors import StalledError
+from millpond.errors import MillpondError, StalledError
 from millpond.spark.session.session import end_java
 
 
@@ -92,7 +92,7 @@ def stalled(what: str) -> StalledError:
     )
 
 
-def end_process(error: StalledError) -> NoReturn:
+def end_process(error: MillpondError) -> NoReturn:
     """End the process with the error as its last line and status 1, whatever the main thread waits for."""
     os.write(2, f"{' '.join(str(error).split())}\n".encode())
     end_java()

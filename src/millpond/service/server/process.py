@@ -26,7 +26,7 @@ from millpond.control.pond.pond import Pond
 from millpond.control.stall_limits import TAKE_OVER_SECONDS
 from millpond.control.wiring.stores_and_followers import address_at, checked_store
 from millpond.control.wiring.truth import holds_something, open_truth
-from millpond.errors import SetupError
+from millpond.errors import SetupError, SparkError
 from millpond.gc_freeze import pass_by_what_is_loaded
 from millpond.log.locations.address import address_of
 from millpond.placement.bucket_stores import check_place
@@ -59,7 +59,7 @@ from millpond.service.server.supervisor import Runs, Supervisor
 from millpond.service.server.warm_copies import WarmCopies
 from millpond.service.server.warm_up import WarmUp
 from millpond.spark.driver.epochs import Epoch
-from millpond.spark.session.session import end_java, explaining, jvm_failure
+from millpond.spark.session.session import end_java, explaining, joined_java, jvm_failure
 from millpond.state.ports.files import IDENTITY
 from millpond.tokens import writer_token
 
@@ -148,7 +148,18 @@ def serve(
 
 
 def _replace(restarts: Restarts) -> NoReturn:
-    """Replace this process by a new one, after its JVM has ended."""
+    """Replace this process by a new one, after its JVM has ended.
+
+    A process whose JVM belongs to spark-submit ends instead: the JVM continues, and a new process could not start Spark
+    in it a second time.
+    """
+    if joined_java():
+        end_process(
+            SparkError(
+                "This service cannot start anew, because spark-submit has started its JVM.",
+                "In cluster mode YARN starts both again; otherwise submit it again.",
+            )
+        )
     end_java()
     restart(restarts)
 

@@ -225,6 +225,11 @@ def own_gateway() -> Gateway:
     return _gateways[-1]
 
 
+def joined_java() -> bool:
+    """Whether another program, such as spark-submit, has started the JVM that this process uses or would use."""
+    return not _gateways and _jvm_is_there()
+
+
 def end_java() -> None:
     """Kill the JVMs that this process started, with their Python workers, for an exit without cleanup."""
     for gateway in _gateways:

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from millpond.errors import CertificateError, ChangeRefused, NotServingError, SetupError, StoreError
+from millpond.errors import CertificateError, ChangeRefused, NotServingError, SetupError, SparkError, StoreError
 from millpond.service.api.client import Client
 from millpond.service.api.serve_options import Options
 from millpond.service.api.service_files import Leader, Places
@@ -23,6 +23,8 @@ from millpond.service.server import connection_limits, process
 from millpond.service.server.connection_limits import Strangers
 from millpond.service.server.guard import Application, Receive, Scope, Send
 from millpond.service.server.process import Web, check_stores, known_names, local_name, serve
+from millpond.service.server.restart import Restarts
+from millpond.spark.session import session
 
 Certified = Callable[..., Web]
 
@@ -219,3 +221,16 @@ def test_stores_of_no_known_kind_are_refused_before_the_pond_is_made(
         check_stores(options(pond, "lmdb", "redis://ann:secret@host"))
     monkeypatch.setenv("SECOND", "redis://ann:secret@host")
     check_stores(options(pond, "memory", "env:SECOND", f"lmdb:{tmp_path}/more", "rediss://host:6380"))
+
+
+def test_a_service_in_the_java_of_spark_submit_ends_instead_of_replacing_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def end(error: Exception) -> None:
+        raise error
+
+    monkeypatch.setattr(process, "end_process", end)
+    monkeypatch.setattr(session, "_gateways", [])
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    with pytest.raises(SparkError, match="cannot start anew, because spark-submit has started its JVM"):
+        process._replace(Restarts(5, 8443))
