@@ -223,6 +223,12 @@ def test_an_executor_may_finish_its_task_before_its_pod_is_killed() -> None:
     assert int(waits) < int(period.removesuffix("s"))
 
 
+@pytest.mark.parametrize("cluster", ["kubernetes", "yarn"])
+def test_executors_that_failed_long_ago_do_not_end_a_pond(cluster: str) -> None:
+    """By default Spark counts all that have ever failed."""
+    assert "spark.executor.failuresValidityInterval" in settings((DEPLOY / cluster / "spark-defaults.conf").read_text())
+
+
 def test_no_secret_is_in_a_file(manifests: dict[tuple[str, str], dict]) -> None:
     assert not [name for kind, name in manifests if kind == "Secret"]
     container = manifests["StatefulSet", "pond"]["spec"]["template"]["spec"]["containers"][0]
