@@ -57,6 +57,7 @@ SETTINGS = {
     "spark.speculation.quantile": "0.5",
     "spark.speculation.minTaskRuntime": "1s",
     "spark.task.maxFailures": "2",  # of which one is a host's end
+    "spark.decommission.enabled": "true",
     "spark.python.daemon.module": "millpond.spark.driver.worker_daemon",  # each failure costs a Python worker
 }
 
@@ -163,6 +164,13 @@ class Cluster:
         self._inside(f"worker{number}", "mount", "-t", "tmpfs", "none", self.hidden)
         self._blind.add(f"worker{number}")
         self._kill_children(f"worker{number}")
+
+    def decommission(self, number: int) -> None:
+        """Let a worker's executor finish its tasks and take no others; returns when it has ended."""
+        programs = {pid: Path(f"/proc/{pid}/cmdline") for pid in _children(self._work(f"worker{number}"))}
+        [executor] = [pid for pid, words in programs.items() if "CoarseGrainedExecutorBackend" in words.read_text()]
+        os.kill(executor, signal.SIGPWR)
+        until(lambda: not Path(f"/proc/{executor}").exists(), "the executor ends", 240)
 
     def _inside(self, name: str, *words: object) -> None:
         inside = ["nsenter", "--mount", "--target", str(self._processes[name].pid)]
@@ -394,7 +402,9 @@ LATER = """SELECT k, window(ts, '1 minute') AS w, sum(v) AS total
 FROM STREAM ev WATERMARK ts DELAY OF INTERVAL 0 SECONDS GROUP BY ALL"""
 
 
-def test_a_backfill_on_a_host_that_comes_later_goes_through_the_store(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_backfill_on_a_host_that_comes_later_goes_through_the_store_and_survives_a_decommissioned_executor(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     with RedisServer(tmp_path / "redis", host=cluster.hosts[0]) as server:
         cluster.workers(3)
         run = Run(cluster, tmp_path, store=server.url, verb="serve")
@@ -417,6 +427,7 @@ def test_a_backfill_on_a_host_that_comes_later_goes_through_the_store(cluster: C
         until(lambda: rows("first") == expected(2), "the rows of two backfilled windows", 240)
         client.add("second", LATER, sink="json", backfill="all")  # the store transfers files already
         run.feed(3)
+        cluster.decommission(3)  # in the backfill, or the epoch; another executor of the host takes its place
         for query in ("first", "second"):  # each is published at a time of its own
             until(lambda query=query: rows(query) == expected(3), f"three windows of {query}", 240)  # type: ignore[misc]
         assert not run.lacking()
