@@ -17,7 +17,7 @@ class YarnServer(HdfsServer):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._settings = self._folder / "conf"
+        self.folder, self._settings = folder, folder / "conf"
         self.environment = {"HADOOP_CONF_DIR": str(self._settings)}
 
     def _start_nodes(self, gateway: Any) -> None:
