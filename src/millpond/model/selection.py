@@ -86,6 +86,7 @@ def foreign_above(query: AnyQuery) -> tuple[Foreign, ...]:
     if isinstance(query, Selection):
         return ()
     parts = [item.expression for item in query.output] + ([] if query.having is None else [query.having])
+    parts += [query.condition] if isinstance(query, Join) and query.condition is not None else []
     return tuple(dict.fromkeys(node for part in parts for node in foreigns_in(part)))
 
 

@@ -13,14 +13,22 @@ import numpy as np
 from millpond.arrays import Ints, Mask, distinct_of, ordered
 from millpond.errors import TooManyPairsError
 from millpond.kernels.semijoin import Live, reduced
-from millpond.model.expressions import Expression
+from millpond.model.expressions import conjunction, conjuncts_of, foreigns_in
 from millpond.model.join import LEFT, RIGHT, SEMI, Join, Within
 from millpond.model.selection import foreign_above
 from millpond.model.windows import Sliding
 from millpond.plan.groups.joins import JoinPlan, Joins, SideLog, alone_after_us, kept_rows, kept_us
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.select_events import passed_mask, value_name
-from millpond.runtime.joins.joined_rows import Joined, SideEvents, equal_rows, joined_rows, passing
+from millpond.runtime.joins.joined_rows import (
+    Joined,
+    PossibleRows,
+    SideEvents,
+    equal_rows,
+    evaluated,
+    joined_rows,
+    passing,
+)
 from millpond.runtime.joins.merge_join import Candidates, Placed
 from millpond.runtime.packets.packet import GroupPart
 from millpond.runtime.packets.row_batches import RowBatch
@@ -147,6 +155,10 @@ class _JoinFold:
         distinct = distinct_of(np.concatenate([side.hashes for side in self._sides.values()]))
         self._placed = {name: self._place(side, distinct) for name, side in self._sides.items()}
         self._tried = 0
+        parts = conjuncts_of(plan.join.condition)
+        by_spark = [part for part in parts if foreigns_in(part)]
+        self._plain = conjunction([part for part in parts if part not in by_spark])
+        self._by_spark = conjunction(by_spark)
 
     def _live(self, plan: JoinPlan, side: str, side_log: SideLog, log: GroupLog) -> list[Live]:
         """The events of a side that may be in due rows, and the role of each, as `kernels.semijoin.Live` describes."""
@@ -215,11 +227,11 @@ class _JoinFold:
         join = self._join
         pairs = self._pairs() if join.pairs else []
         made = [*pairs, *(self._alone(side) for side in (LEFT, RIGHT) if join.preserves(side))]
-        batches, withheld = joined_rows(join, [rows for rows in made if rows.size])
+        batches, withheld = joined_rows(join, [possible for possible in made if possible.rows.size])
         return QueryRows([RowBatch(join.name, batch) for batch in batches], {join.name: withheld} if withheld else {})
 
-    def _pairs(self) -> list[Joined]:
-        """All due pairs for which the condition is TRUE."""
+    def _pairs(self) -> list[PossibleRows]:
+        """All due pairs that can meet the condition."""
         left, right = self._placed[LEFT], self._placed[RIGHT]
         when = self._join.when
         if not isinstance(when, Within):
@@ -231,14 +243,15 @@ class _JoinFold:
         low, high = due.at - when.upper_us, due.at - max(when.lower_us, 1)
         return [*found, *self._matching(due, low, high, left, RIGHT)]
 
-    def _matching(self, searching: Placed, low: Ints, high: Ints, other: Placed, side: str) -> list[Joined]:
+    def _matching(self, searching: Placed, low: Ints, high: Ints, other: Placed, side: str) -> list[PossibleRows]:
         """Pairs of searching rows, which belong to `side`, and rows of the other side with a place in [low, high]."""
         candidates, found = Candidates(searching, low, high, other), []
         self._check(candidates)
         for mine, theirs in candidates.runs():
             pairs = {side: searching.events[mine], (RIGHT if side == LEFT else LEFT): other.events[theirs]}
             rows = Joined(self._sides, pairs[LEFT], pairs[RIGHT], self._window_of(searching, mine))
-            found.append(rows.take(self._kept(rows)))
+            positions, met = self._tested(rows)
+            found.append(PossibleRows(rows.take(positions), met))
         return found
 
     def _check(self, candidates: Candidates) -> None:
@@ -259,17 +272,22 @@ class _JoinFold:
         when = self._join.when
         return (rows.at[at], rows.at[at] + when.size_us) if isinstance(when, Sliding) else None
 
-    def _kept(self, rows: Joined) -> Ints:
-        """The positions of the pairs with equal keys (not only equal hashes) and a condition that is TRUE."""
+    def _tested(self, rows: Joined) -> tuple[Ints, Mask | None]:
+        """The positions of the pairs with equal keys (not only equal hashes) that meet the condition as far as arrays
+        evaluate it, and which of these meet the rest; None: Spark has not evaluated it yet.
+        """
         kept = np.flatnonzero(equal_rows(rows))
-        condition: Expression | None = self._join.condition
-        if condition is None:
-            return kept
-        some = rows if len(kept) == rows.size else rows.take(kept)
-        return kept[passing(self._join, condition, some)]
+        some = rows.take(kept)
+        if self._plain is not None:
+            kept = kept[passing(self._join, self._plain, some)]
+            some = rows.take(kept)
+        if self._by_spark is None:
+            return kept, np.ones(len(kept), bool)
+        known = evaluated(self._join, [self._by_spark], some)
+        return kept, None if known is None else passing(self._join, self._by_spark, some, known)
 
-    def _alone(self, side: str) -> Joined:
-        """The due rows of events of a side that have no partner or, in a semi join, have one."""
+    def _alone(self, side: str) -> PossibleRows:
+        """The due events of a side that can have no partner or, in a semi join, one."""
         mine, other = self._placed[side], self._placed[RIGHT if side == LEFT else LEFT]
         when, events = self._join.when, self._sides[side]
         keyless = np.flatnonzero(~events.has_key)
@@ -281,15 +299,23 @@ class _JoinFold:
             mine, without = (rows.take(self._span.holds(rows.at + after)) for rows in (mine, without))
             bounds = (when.lower_us, when.upper_us) if side == LEFT else (-when.upper_us, -when.lower_us)
             low, high = mine.at + bounds[0], mine.at + bounds[1]
-        partners = np.zeros(len(mine.at), bool)
+        partners, known = np.zeros(len(mine.at), bool), True
         candidates = Candidates(mine, low, high, other)
         self._check(candidates)
         for searching, theirs in candidates.runs():
             pairs = {side: mine.events[searching], (RIGHT if side == LEFT else LEFT): other.events[theirs]}
             rows = Joined(self._sides, pairs[LEFT], pairs[RIGHT], self._window_of(mine, searching))
-            partners[searching[self._kept(rows)]] = True
-        alone = mine.take(partners)
-        if self._join.kind != SEMI:
-            alone = Placed(*(np.concatenate(pair) for pair in zip(mine.take(~partners), without, strict=True)))
+            positions, met = self._tested(rows)
+            if met is None:
+                known = False
+            else:
+                partners[searching[positions[met]]] = True
+        if self._join.kind == SEMI:
+            alone, valid = mine, partners
+        else:
+            alone = Placed(*(np.concatenate(pair) for pair in zip(mine, without, strict=True)))
+            valid = np.concatenate([~partners, np.ones(len(without.at), bool)])
+        if self._by_spark is None:
+            alone, valid = alone.take(valid), valid[valid]
         window = self._window_of(alone, np.arange(len(alone.at)))
-        return Joined.alone(self._sides, side, alone.events, window)
+        return PossibleRows(Joined.alone(self._sides, side, alone.events, window), valid if known else None)

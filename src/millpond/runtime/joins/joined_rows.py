@@ -13,9 +13,9 @@ from millpond.arrays import Ints, Mask
 from millpond.errors import OverflowedError
 from millpond.kernels.columns import NO_ROWS, Values, from_arrow, to_arrow
 from millpond.kernels.evaluate import Evaluator
-from millpond.model.expressions import Call, Column, Expression
+from millpond.model.expressions import Call, Column, Expression, foreigns_in
 from millpond.model.join import LEFT, RIGHT, Join
-from millpond.model.selection import foreign_above, input_type
+from millpond.model.selection import input_type
 from millpond.model.types import WINDOW
 from millpond.runtime.rows.foreign_values import values_of
 from millpond.runtime.rows.window_rows import ARROW_WINDOW, take_values
@@ -81,6 +81,13 @@ class Joined(NamedTuple):
         return absent if absent.any() else NO_ROWS
 
 
+class PossibleRows(NamedTuple):
+    """Rows for which Spark evaluates expressions, and which of them are rows of the join; None: not known yet."""
+
+    rows: Joined
+    valid: Mask | None
+
+
 class _Columns(dict[str, Values]):
     """The columns of rows, created on first use."""
 
@@ -120,30 +127,37 @@ def passing(
     return np.broadcast_to(values.is_true(), (rows.size,))
 
 
-def joined_rows(join: Join, made: Sequence[Joined]) -> tuple[list[pa.RecordBatch], int]:
-    """The rows in the form in which they are emitted, and how many HAVING withheld.
+def joined_rows(join: Join, made: Sequence[PossibleRows]) -> tuple[list[pa.RecordBatch], int]:
+    """The valid rows in the form in which they are emitted, and how many HAVING withheld.
 
     Raises:
         OverflowedError: a condition or an output raises an error for a row.
     """
+    expressions = [item.expression for item in join.output] + ([] if join.having is None else [join.having])
     batches, withheld = [], 0
-    for rows in made:
-        values = _evaluated(join, rows)
-        if values is None:
+    for possible, valid in made:
+        values = evaluated(join, expressions, possible)
+        if values is None or valid is None:
             continue
+        rows, values = _taken(possible, values, np.flatnonzero(valid))
         kept = rows
         if join.having is not None:
-            positions = np.flatnonzero(passing(join, join.having, rows, values))
-            kept, values = rows.take(positions), {name: take_values(values[name], positions) for name in values}
+            kept, values = _taken(rows, values, np.flatnonzero(passing(join, join.having, rows, values)))
         withheld += rows.size - kept.size
         if kept.size:
             batches.append(_outputs(join, kept, values))
     return batches, withheld
 
 
-def _evaluated(join: Join, rows: Joined) -> dict[str, Values] | None:
-    """The values of expressions that only Spark evaluates; None if only their inputs are collected."""
-    foreigns = foreign_above(join)
+def _taken(rows: Joined, known: Mapping[str, Values], positions: Ints) -> tuple[Joined, Mapping[str, Values]]:
+    if len(positions) == rows.size:
+        return rows, known
+    return rows.take(positions), {name: take_values(known[name], positions) for name in known}
+
+
+def evaluated(join: Join, expressions: Sequence[Expression], rows: Joined) -> Mapping[str, Values] | None:
+    """The values of those parts of expressions that only Spark evaluates; None if only their inputs are collected."""
+    foreigns = tuple(dict.fromkeys(foreign for part in expressions for foreign in foreigns_in(part)))
     if not foreigns:
         return {}
     columns = _Columns(join, rows)

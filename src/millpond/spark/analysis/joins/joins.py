@@ -156,7 +156,6 @@ class _JoinReader:
         self._extended = False
         self._foreigns: dict[str, Projected] = {}
         self._ttl = Ttl(terms)
-        self._select = "SELECT" if terms.text else ".select(…)"
         self._over = Translator(catalyst, self._resolved, self._computed, self._field, rounding=True)
 
     def read(self, outputs: list[JavaObject], above: list[JavaObject]) -> Extraction:
@@ -177,9 +176,10 @@ class _JoinReader:
         self._when = when
         conditions = [self._over(part) for part in rest]
         self._extended = self._kind != "inner"
-        by_spark = [part for part in conditions if foreigns_in(part)]
-        condition = all_true([*self._starts, *(part for part in conditions if part not in by_spark)])
-        having = all_true([*by_spark, *(self._over(part) for part in later)])
+        # Of an inner join, a condition on pairs that needs Spark is one on rows, as in stored queries.
+        on_rows = [] if self._extended else [part for part in conditions if foreigns_in(part)]
+        condition = all_true([*self._starts, *(part for part in conditions if part not in on_rows)])
+        having = all_true([*on_rows, *(self._over(part) for part in later)])
         named = [Named(name, self._output(self._lowered(column))) for name, column in terms.named(outputs)]
         output = named_once(named)
         made = [self._side(side, keys[i]) for i, side in enumerate((LEFT, RIGHT))]
@@ -460,11 +460,6 @@ class _JoinReader:
 
     def _of_rows(self, node: JavaObject) -> Expression:
         """An expression that Spark evaluates for joined rows."""
-        if self._kind != "inner" and not self._extended:  # of an inner join, a condition on pairs is one on rows
-            raise UnsupportedQuery(
-                f"`{text_of(node)}` in ON of an outer, semi or anti join needs Spark for joined rows: not supported.",
-                f"Compute its parts in a {self._select} of each side, or use plain comparisons and arithmetic.",
-            )
         meanings = {id_of(one): self._window_struct(one) or self._resolved(one) for one in references(node)}
         projected = projected_above(self._catalyst, node, node, meanings)
         self._foreigns.setdefault(projected.value.key, projected)
