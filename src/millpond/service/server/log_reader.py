@@ -61,6 +61,7 @@ class LogReader:
         self._lock = threading.Lock()
         self._truth: Truth | None = None
         self._spec: tuple[str, int, PondSpec] | None = None
+        self._shown: tuple[PondSpec, list[QueryShown]] | None = None
 
     def now(self) -> tuple[Truth, PondSpec] | None:
         """The log with the manifest at its newest record, and the spec in force there; None: no pond was run."""
@@ -105,13 +106,22 @@ class LogReader:
         if found is None:
             return []
         truth, spec = found
-        queries = sorted(current(spec), key=lambda query: query.name)
         reasons = seen_quarantine(truth.manifest.quarantined, spec) | spec.effects.halted
-        streams = {stream.name: stream for stream in spec.streams}
         return [
-            _query(spec, inputs_of(query, streams), query, counts(query.name), reasons.get(query.name))
-            for query in queries
-        ]
+            msgspec.structs.replace(one, counts=counts(one.name)) if (reason := reasons.get(one.name)) is None
+            else msgspec.structs.replace(one, counts=counts(one.name), state=HALTED, reason=reason)
+            for one in self._shown_of(spec)
+        ]  # fmt: skip
+
+    def _shown_of(self, spec: PondSpec) -> list[QueryShown]:
+        """What only a change of queries changes; it is kept, as a thousand queries take half of the time of a scrape.
+        """
+        shown = self._shown
+        if shown is None or shown[0] is not spec:
+            queries = sorted(current(spec), key=lambda query: query.name)
+            streams = {stream.name: stream for stream in spec.streams}
+            shown = self._shown = spec, [_query(spec, inputs_of(query, streams), query) for query in queries]
+        return shown[1]
 
     def parameters_in_use(self) -> frozenset[str]:
         """The names of the live parameters that queries in force use."""
@@ -206,15 +216,13 @@ def _stream(stream: Stream, newest_us: int | None) -> StreamShown:
     return StreamShown(stream.name, source, columns, newest_us, retain)
 
 
-def _query(
-    spec: PondSpec, streams: tuple[str, ...], query: AnyQuery, counts: dict[str, int], reason: str | None
-) -> QueryShown:
+def _query(spec: PondSpec, streams: tuple[str, ...], query: AnyQuery) -> QueryShown:
     name, effects = query.name, spec.effects
     return QueryShown(
         name, "join" if isinstance(query, Join) else "windowed" if isinstance(query, Query) else "stateless",
-        state_in(effects, name) if reason is None else HALTED, effects.versions.get(name, 1), query.text, streams,
+        state_in(effects, name), effects.versions.get(name, 1), query.text, streams,
         tuple(ColumnShown(item.name, item.expression.type) for item in query.output), _sink(query.sink), query.serve,
-        complete_from(spec, name), reason, counts, _shadow(spec, name), zone_of(query),
+        complete_from(spec, name), shadow=_shadow(spec, name), time_zone=zone_of(query),
     )  # fmt: skip
 
 
