@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from millpond.model.change_json import Scale
+from millpond.model.spec import PondSpec
 from millpond.plan.explain.price import price_of_query
+from millpond.plan.groups.build import build_plan
+from millpond.plan.groups.plan import Plan
 from millpond.plan.options.first_complete_window import FirstWindow, first_window
+from millpond.plan.upstream.steps import with_inner
 from millpond.reconfigure.apply import arranged, is_read, orphaned
 from millpond.reconfigure.catalog import applied
 from millpond.reconfigure.changes import Add, Alter, Change, Shadow
+from millpond.reconfigure.inner_reports import labels, relabelled
 from millpond.reconfigure.placement_changes import Moved, moved_by
 from millpond.reconfigure.validate import KnownPond
 from millpond.runtime.epoch import Setting, closed_until, watermarks
@@ -51,7 +56,7 @@ class Price(NamedTuple):
     first epoch reads again. `source`: what a backfill reads again from the source, before the change is recorded.
     `first`: the first complete window, if windows have a fixed size and their rows are emitted when they close.
     `shards`: the shards that keep rows afterwards, if the change names them; `slots`: what moves between them.
-    `adds`: what an added query shares with the others and adds to them, in lines; empty for a text of several steps.
+    `adds`: what an added query shares with the others and adds to them, in lines, step by step.
     """
 
     cost: str
@@ -71,9 +76,21 @@ class Price(NamedTuple):
 def price_of(pond: KnownPond, change: Change, setting: Setting) -> Price:
     """The price of a change if it were made now; `setting` contains the layout of the read."""
     found = _price_of(pond, change, setting)
-    if isinstance(change, Add) and not change.steps_us:
-        return found._replace(adds=price_of_query(setting.plan, change.stored.query))
-    return found
+    return found._replace(adds=_adds(pond.spec, change, setting.plan)) if isinstance(change, Add) else found
+
+
+def _adds(spec: PondSpec, change: Add, plan: Plan) -> str:
+    """What a query adds to a plan, step by step; a step of other queries is only named."""
+    added, streams = change.stored.query, (*spec.streams, *change.streams)
+    names = labels([added], streams) | labels(plan.all_queries, streams)
+    known, found = {query.name for query in plan.all_queries}, []
+    for query in with_inner([added], {stream.name: stream for stream in streams}):
+        if query.name in known:
+            found.append(f"shared: {names[query.name]}\n")
+        else:
+            found.append(price_of_query(plan, query))
+            plan = build_plan([*plan.all_queries, query])
+    return relabelled("".join(found), names)
 
 
 def _price_of(pond: KnownPond, change: Change, setting: Setting) -> Price:

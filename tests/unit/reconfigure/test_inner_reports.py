@@ -9,6 +9,7 @@ from millpond.log.records import EpochRecord
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
+from millpond.model.selection import INNER
 from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
@@ -16,8 +17,10 @@ from millpond.model.windows import Sliding
 from millpond.plan.upstream.rows_as_stream import inner_stream
 from millpond.plan.upstream.steps import inner_of, inputs_of, step_name, streams_of, with_inner
 from millpond.reconfigure import validate
+from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.budgets import with_versions
 from millpond.reconfigure.catalog import applied, not_answered, seen
+from millpond.reconfigure.change_price import _adds
 from millpond.reconfigure.changes import Drop, Halt, change_of, change_text
 from millpond.reconfigure.inner_reports import labels, plain_names, relabelled, seen_quarantine, seen_record
 from millpond.reconfigure.lifecycle import current
@@ -105,6 +108,16 @@ def test_reports_name_the_queries_only() -> None:
     assert named == {FIRST.name: "step 1 of q", SECOND.name: "step 2 of q"}
     assert relabelled(f"reads {SECOND.name}", named) == "reads step 2 of q"
     assert plain_names(f"reads {SECOND.name}.", "it") == "reads it."
+
+
+def test_the_price_of_a_query_is_that_of_its_new_steps() -> None:
+    known = KnownPond(pond(OTHER), Manifest())
+    adds = _adds(known.spec, validate.add(known, LAST, STREAMS), plan_of(known.spec))
+    lines = [line for line in adds.splitlines() if line[0] != " " or line.startswith("  group")]
+    assert [line for line in lines if line[0] != " "] == [
+        "shared: step 1 of r", "one more query: step 2 of q", "one more query: q",
+    ]  # fmt: skip
+    assert "step 1 of r" in lines[2] and "step 2 of q" in lines[4] and INNER not in adds
 
 
 def test_the_costs_of_the_queries_sum_to_the_total() -> None:
