@@ -252,7 +252,9 @@ class Reader(InputTranslator):
         )
 
     def _define(self, columns: list[JavaObject]) -> None:
-        self._defined |= {id_of(column): column.child() for column in columns if kind_of(column) == "Alias"}
+        # Spark may name the result of an aggregate by an alias with the same id, which would be defined by itself.
+        named = [column for column in columns if kind_of(column) == "Alias" and id_of(column) not in self._scope]
+        self._defined |= {id_of(column): column.child() for column in named}
 
     def _result(self, attribute: JavaObject) -> Expression:
         """Translate a column above the aggregation."""
