@@ -53,8 +53,8 @@ class KeyedTable(msgspec.Struct, frozen=True):
     def pieces(self) -> tuple[PatternPiece, ...]:
         """The parts of the key pattern.
 
-        >>> KeyedTable("t", "{{a}}:{b}", ()).pieces
-        (Piece(literal='{', column=None), Piece(literal='a}', column=None), Piece(literal=':', column='b'))
+        >>> [tuple(piece) for piece in KeyedTable("t", "{{a}}:{b}", ()).pieces]
+        [('{', None), ('a}', None), (':', 'b')]
         """
         return tuple(PatternPiece(literal, column) for literal, column, _, _ in Formatter().parse(self.key))
 

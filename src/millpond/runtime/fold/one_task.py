@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from millpond.faults import reached
 from millpond.log.records import Receipt
 from millpond.runtime.fold.fold import fold
-from millpond.runtime.gather.gather import gather
+from millpond.runtime.gather.gather import gather_source
 from millpond.runtime.inputs.replay import gather_stored, stored_parts
 from millpond.runtime.task.counters import in_receipt
 from millpond.runtime.task.numa import on_node_of
@@ -56,9 +55,7 @@ def fold_in_one_task(
 def _gathered(inputs: Sequence[GatherInput], files: Files) -> Iterator[tuple[int, bytes]]:
     """The packets of the events, and of the rows of queries that are events of this epoch, with their instances."""
     for number, (task, batches) in enumerate(inputs):
-        for instance, packet in gather(task, batches, number):
-            reached("gather.packet")
-            yield instance, packet
+        yield from gather_source(task, batches, number)
     task = inputs[0].task
     for part in range(stored_parts(task)):
         yield from gather_stored(task, part, files)

@@ -70,6 +70,13 @@ def gather(task: GatherTask, batches: Iterable[pa.RecordBatch], partition: int) 
             yield instance, encode_packet(Header("", partition, 0, {}, {}), [])
 
 
+def gather_source(task: GatherTask, batches: Iterable[pa.RecordBatch], partition: int) -> Iterator[tuple[int, bytes]]:
+    """Like `gather`, for events that a source delivers: a fault may happen before each packet."""
+    for found in gather(task, batches, partition):
+        reached("gather.packet")
+        yield found
+
+
 def _chunks(batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch | None]:
     """Batches joined or cut to at most CHUNK_ROWS rows, joined to at most CHUNK_BYTES, each of one stream.
 

@@ -132,7 +132,7 @@ def change_of(text: str) -> QueryChange | None:
         RequestError: it has a property that a query which is added over the network cannot have.
 
     >>> change_of("DROP TABLE visits")
-    Change(kind='drop', name='visits', text='', options={}, conditional=False)
+    QueryChange(kind='drop', name='visits', text='', options={}, conditional=False)
     >>> change_of("CREATE STREAMING TABLE a USING json TBLPROPERTIES ('serve' = 'true') AS SELECT 1").options
     {'sink': 'json', 'serve': True}
     """

@@ -26,7 +26,7 @@ from millpond.model.selection import foreign_above, input_type
 from millpond.plan.groups.plan import Plan
 from millpond.runtime.fold.fold import fold, requested
 from millpond.runtime.fold.one_task import GatherInput, fold_in_one_task
-from millpond.runtime.gather.gather import gather
+from millpond.runtime.gather.gather import gather_source
 from millpond.runtime.inputs.file_parts import FileRows, FileTask
 from millpond.runtime.inputs.read_files import read_delivered, read_files
 from millpond.runtime.inputs.replay import gather_share, gather_stored, stored_parts
@@ -86,9 +86,8 @@ class _Gather(VersionChecked):
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with worker_task():
             task = unpack_task(self._packed)
-            packets = gather(task, self._events(batches), _context().partitionId())
+            packets = gather_source(task, self._events(batches), _context().partitionId())
             for instance, packet in packets_or_obstacle(packets, task.instances):
-                reached("gather.packet")
                 yield _rows(instance, packet)
 
     def _events(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
