@@ -27,7 +27,7 @@ from millpond.kernels.columns import arrow_type
 from millpond.runtime.inputs import parquet_files
 from millpond.runtime.inputs.file_parts import FileColumn, NotEqual
 from millpond.runtime.inputs.parquet_files import read_columns
-from millpond.spark.reading.arrow_files import MOST_BYTES, _Contents
+from millpond.spark.reading.arrow_files import MOST_DELIVERED, _Contents
 from millpond.spark.session.session import reading_session
 from millpond.state.keys.keys import plain
 
@@ -285,8 +285,8 @@ def test_spark_reads_files_that_are_not_local_and_large_or_changed(spark: SparkS
     assert isinstance(frame, DataFrame)
     assert sorted(map(tuple, frame.collect())) == [(f"{base}/{name}", bytearray(b"1234")) for name in "ab"]
     with (tmp_path / "b").open("r+b") as file:
-        file.truncate(MOST_BYTES + 1)
-    assert contents.of([f"{base}/a", f"{base}/b"]) == f"{base}/b is not local and has 134,217,729 bytes"
+        file.truncate(MOST_DELIVERED + 1)
+    assert contents.of([f"{base}/a", f"{base}/b"]) == f"{base}/b is not local and has 16,777,217 bytes"
     (tmp_path / "b").unlink()
     assert "PATH_NOT_FOUND" in str(contents.of([f"{base}/a", f"{base}/b"]))
 

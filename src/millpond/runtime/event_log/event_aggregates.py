@@ -243,7 +243,7 @@ def _histogram(inputs: AggregateInput) -> Values:
 
 
 class _Selected:
-    """The values of selected pairs as `Facts` for `Partials`: every row passes, and all expressions are `data`."""
+    """The values of selected pairs as `PartialsInput`: every row passes, and all expressions are `data`."""
 
     def __init__(self, data: Any) -> None:
         self._data = data

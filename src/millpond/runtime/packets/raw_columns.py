@@ -130,7 +130,7 @@ def raw_of_batch(batch: pa.RecordBatch, slices: Slices, filters: list[int]) -> R
 
 
 class _RawFacts:
-    """Raw rows, or some of them, as `Facts`: filters and values are looked up instead of evaluated."""
+    """Raw rows, or some of them, as `PartialsInput`: filters and values are looked up instead of evaluated."""
 
     def __init__(self, group: GroupPlan, raw: RawRows, rows: Ints | slice) -> None:
         self._masks: list[Mask] = []

@@ -153,7 +153,7 @@ def _running_total(total: RunningTotal, events: Events) -> Values:
 
 
 class EventFacts:
-    """Events of the log as `Facts` for partials: conditions and values were evaluated when the events arrived."""
+    """Events of the log as `PartialsInput`: conditions and values were evaluated when the events arrived."""
 
     def __init__(self, events: Events) -> None:
         self._columns = events.columns

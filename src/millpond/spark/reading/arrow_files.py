@@ -47,9 +47,11 @@ from millpond.spark.session.session import reading_session
 from millpond.spark.sources.text_parsing_choice import parses_alike
 
 LEAST_BYTES, MOST_BYTES = 1 << 20, 128 << 20
-"""The least and the most bytes of files that a task reads, if there are enough, and if row groups allow it.
+"""The least and the most bytes of files that a task reads, if there are enough, and if row groups allow it."""
 
-A file of another file system has at most `MOST_BYTES`, because Spark delivers its content as one value.
+MOST_DELIVERED = 16 << 20
+"""The most bytes of a file that is not local. Spark copies the content, one value, several times in its heap: with two
+tasks and 2 GB, contents of 60 MB did not fit.
 """
 
 _BATCH_BYTES = 32 << 20
@@ -182,8 +184,8 @@ class _Contents:
         files = listed.allFiles()
         if files.size() != len(paths):
             return f"Spark lists {files.size()} of {len(paths)} files"
-        for file in map(files.apply, range(files.size())) if listed.sizeInBytes() > MOST_BYTES else ():
-            if file.getLen() > MOST_BYTES:
+        for file in map(files.apply, range(files.size())) if listed.sizeInBytes() > MOST_DELIVERED else ():
+            if file.getLen() > MOST_DELIVERED:
                 return f"{file.getPath().toString()} is not local and has {file.getLen():,} bytes"
         return frame.select("path", "content")
 
