@@ -11,14 +11,11 @@ from millpond.log.records import Receipt
 from millpond.runtime.fold.fold import fold
 from millpond.runtime.gather.gather import gather_source
 from millpond.runtime.inputs.replay import gather_stored, stored_parts
-from millpond.runtime.task.counters import in_receipt
+from millpond.runtime.task.counters import BYTES_MOVED
 from millpond.runtime.task.numa import on_node_of
 from millpond.runtime.task.obstacle import Obstacle, ObstacleError
 from millpond.runtime.task.task_values import FoldTask, GatherTask
 from millpond.state.ports.files import Files
-
-BYTES_MOVED = in_receipt("bytes_moved")
-"""The name of a count: packets that stay in their task are not moved."""
 
 
 class GatherInput(NamedTuple):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from millpond.model.expressions import Expression
 
 NOWHERE = -1
@@ -67,7 +69,7 @@ class FolderValue(NamedTuple):
 class FilePart(NamedTuple):
     """Share `share` of `shares` of a file of `size` bytes; `rows`: a position in `FileTask.sources`.
 
-    `values`: the columns in the names of its folders.
+    `values`: the columns in the names of its folders. `content`: that of a whole file which is not local.
     """
 
     rows: int
@@ -76,6 +78,7 @@ class FilePart(NamedTuple):
     shares: int = 1
     size: int = 0
     values: tuple[FolderValue, ...] = ()
+    content: pa.Buffer | None = None
 
 
 class FileTask(NamedTuple):

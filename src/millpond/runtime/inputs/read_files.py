@@ -27,7 +27,7 @@ def read_files(task: FileTask, numbers: Sequence[int]) -> Iterator[pa.RecordBatc
         ObstacleError: a file is not known to be read as Spark reads it.
     """
     for part in (part for number in numbers for part in task.parts[number]):
-        yield from _read(task, part, None)
+        yield from _read(task, part)
 
 
 def read_delivered(task: FileTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -43,39 +43,37 @@ def read_delivered(task: FileTask, batches: Iterable[pa.RecordBatch]) -> Iterato
             if part is None:
                 other = task.sources[task.delivered[0].rows].source
                 raise ObstacleError(Obstacle(f"{path} is not a path in the list of new files", other))
-            yield from _read(task, part._replace(size=content.size), content)
+            yield from _read(task, part._replace(size=content.size, content=content))
 
 
-def _read(task: FileTask, part: FilePart, content: pa.Buffer | None) -> Iterator[pa.RecordBatch]:
+def _read(task: FileTask, part: FilePart) -> Iterator[pa.RecordBatch]:
     rows = task.sources[part.rows]
     try:
-        for columns, count in _columns(rows, part, content):
+        for columns, count in _columns(rows, part):
             yield _of_frame(rows, columns, count)
     except (NotEqual, Uncovered) as error:
         raise ObstacleError(Obstacle(f"{part.path} {error}", rows.source)) from error
 
 
-def _columns(rows: FileRows, part: FilePart, content: pa.Buffer | None) -> Iterator[tuple[list[pa.Array], int]]:
+def _columns(rows: FileRows, part: FilePart) -> Iterator[tuple[list[pa.Array], int]]:
     """The declared columns of a part, in batches, with the number of rows."""
     stored, known = split_columns(rows.columns, part.values)
-    for arrays, count in _stored(rows, part, content, stored):
+    for arrays, count in _stored(rows, part, stored):
         found = {column.name: array for column, array in zip(stored, arrays, strict=True)}
         found |= {name: pa.repeat(value, count) for name, value in known.items()}
         yield [found[column.name] for column in rows.columns], count
 
 
-def _stored(
-    rows: FileRows, part: FilePart, content: pa.Buffer | None, stored: Sequence[FileColumn]
-) -> Iterator[tuple[list[pa.Array], int]]:
+def _stored(rows: FileRows, part: FilePart, stored: Sequence[FileColumn]) -> Iterator[tuple[list[pa.Array], int]]:
     """Like `_columns`, for the columns that the file has itself."""
     if rows.format == "parquet":
-        return read_columns(part.path if content is None else content, stored, part.share, part.shares)
+        return read_columns(part.path if part.content is None else part.content, stored, part.share, part.shares)
     columns = [TextColumn(one.name, one.type) for one in stored]
     if rows.csv is not None:
         folders = {value.name for value in part.values}
         form = rows.csv._replace(names=tuple(name for name in rows.csv.names if name not in folders))
-        return read_csv(part, form, columns, rows.zone, content)
-    return read_lines(part, columns, rows.zone, content)
+        return read_csv(part, form, columns, rows.zone)
+    return read_lines(part, columns, rows.zone)
 
 
 def _of_frame(rows: FileRows, columns: Sequence[pa.Array], count: int) -> pa.RecordBatch:

@@ -35,18 +35,14 @@ BLOCK_BYTES = 16 << 20
 _LONGEST_LINE = 1 << 20
 
 
-def read_lines(
-    part: FilePart, columns: Sequence[TextColumn], zone: str, content: pa.Buffer | None = None
-) -> Iterator[tuple[list[pa.Array], int]]:  # fmt: skip
-    """The declared columns of the lines of a part, in batches, with the number of rows.
-
-    `zone`: see `parse_texts`. `content`: that of the file, if it is not local.
+def read_lines(part: FilePart, columns: Sequence[TextColumn], zone: str) -> Iterator[tuple[list[pa.Array], int]]:
+    """The declared columns of the lines of a part, in batches, with the number of rows; `zone`: see `parse_texts`.
 
     Raises:
         NotEqual: the file is not known to be read as Spark reads it; batches may have been returned before.
     """
     try:
-        for block in _blocks_of(part, content):
+        for block in _blocks_of(part):
             texts = _lines(block)
             parsed = parse_texts(texts, columns, zone, Mode.LINES)
             yield parsed.columns, len(texts)
@@ -67,12 +63,11 @@ def _lines(block: bytes) -> pa.BinaryArray:
 
 
 def read_csv(
-    part: FilePart, form: CsvForm, columns: Sequence[TextColumn], zone: str, content: pa.Buffer | None = None
+    part: FilePart, form: CsvForm, columns: Sequence[TextColumn], zone: str
 ) -> Iterator[tuple[list[pa.Array], int]]:  # fmt: skip
     """The needed columns of the lines of a part, in batches, with the number of rows.
 
-    `zone`: the session's time zone, to which times without an offset refer. `content`: that of the file, if it is not
-    local.
+    `zone`: the session's time zone, to which times without an offset refer.
 
     Raises:
         NotEqual: the file is not known to be read as Spark reads it; batches may have been returned before.
@@ -80,7 +75,7 @@ def read_csv(
     if not columns:
         raise NotEqual("is read without a column")
     header = form.header and not part.share
-    for block in _blocks_of(part, content):
+    for block in _blocks_of(part):
         if header:
             block, header = _without_header(block), False
         if block.strip(b"\n"):
@@ -98,7 +93,7 @@ def _without_header(block: bytes) -> bytes:
     return rest
 
 
-def _blocks_of(part: FilePart, content: pa.Buffer | None) -> Iterator[bytes]:
+def _blocks_of(part: FilePart) -> Iterator[bytes]:
     """The lines that begin in a part, several at once; each line ends with a line feed, but the last one need not.
 
     Spark takes a carriage return as the end of a line, too.
@@ -107,7 +102,7 @@ def _blocks_of(part: FilePart, content: pa.Buffer | None) -> Iterator[bytes]:
         NotEqual: Spark may divide the file differently, or it cannot be read; blocks may have been returned before.
     """
     try:
-        for block in _raw_blocks(part, content):
+        for block in _raw_blocks(part):
             plain = block.replace(b"\r\n", b"\n") if b"\r" in block else block
             if b"\r" in plain:
                 raise NotEqual("has a carriage return that does not end a line")
@@ -116,13 +111,13 @@ def _blocks_of(part: FilePart, content: pa.Buffer | None) -> Iterator[bytes]:
         raise NotEqual(f"cannot be read: {error}") from error
 
 
-def _raw_blocks(part: FilePart, content: pa.Buffer | None) -> Iterator[bytes]:
+def _raw_blocks(part: FilePart) -> Iterator[bytes]:
     """The lines, with the line ends of the file."""
     _, suffix = os.path.splitext(part.path)
     if suffix != GZIP and suffix.lower() in (GZIP, *_OTHERS):
         raise NotEqual(f"is compressed as {suffix}")
-    with open(part.path, "rb") if content is None else io.BytesIO(content) as file:
-        if content is None and os.fstat(file.fileno()).st_size != part.size:
+    with open(part.path, "rb") if part.content is None else io.BytesIO(part.content) as file:
+        if part.content is None and os.fstat(file.fileno()).st_size != part.size:
             raise NotEqual("has changed since it was listed")
         if suffix == GZIP:
             if not part.share:

@@ -6,7 +6,7 @@ Adds them to streams (even partitions without events), and counts those with new
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -58,23 +58,21 @@ def moved_partitions(start: str, end: str) -> int:
     >>> moved_partitions('{"tx":{"0":3,"1":7}}', '{"tx":{"0":3,"1":9,"2":1}}'), moved_partitions("", '{"tx":{"0":3}}')
     (2, 1)
     """
-    return sum(offset > first for first, offset in _ranges(start, end))
+    return len(moved_records(start, end))
 
 
-def moved_records(start: str, end: str) -> int | None:
-    """The most records that a topic can have between two Kafka offsets; None for offsets of another form.
+def moved_records(start: str, end: str) -> list[int]:
+    """The most records that each source partition with new ones has between two Kafka offsets.
 
-    >>> moved_records('{"tx":{"0":3,"1":7}}', '{"tx":{"0":3,"1":9,"2":1}}'), moved_records("5", "17")
-    (3, None)
+    A partition that is not in `start` begins at 0.
+
+    >>> moved_records('{"tx":{"0":3,"1":7}}', '{"tx":{"0":3,"1":9,"2":1}}'), moved_records("", '{"tx":{"0":3}}')
+    ([2, 1], [3])
     """
-    if not partitions_of(end):
-        return None
-    return sum(max(0, offset - first) for first, offset in _ranges(start, end))
-
-
-def _ranges(start: str, end: str) -> Iterator[tuple[int, int]]:
-    """The first and the last offset of each source partition; a partition that is not in `start` begins at 0."""
     before = {} if not partitions_of(start) else json.loads(start)
-    for topic, partitions in json.loads(end).items():
-        for partition, offset in partitions.items():
-            yield before.get(topic, {}).get(partition, 0), offset
+    moved = (
+        offset - before.get(topic, {}).get(partition, 0)
+        for topic, partitions in json.loads(end).items()
+        for partition, offset in partitions.items()
+    )
+    return [records for records in moved if records > 0]

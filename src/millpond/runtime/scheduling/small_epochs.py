@@ -14,7 +14,7 @@ from statistics import median
 from millpond.log.protocol import TICK
 from millpond.log.records import Offsets
 from millpond.runtime.scheduling.committed_epoch import CommittedEpoch
-from millpond.runtime.scheduling.kafka_partitions import moved_partitions, moved_records
+from millpond.runtime.scheduling.kafka_partitions import moved_records, partitions_of
 from millpond.runtime.task.counters import WHOLE_POND
 from millpond.runtime.task.task_values import FoldTask, GatherTask
 
@@ -69,8 +69,8 @@ class SmallEpochs:
             if name in file_bytes:
                 size += file_bytes[name]
                 continue
-            read = moved_records(start.get(name, ""), end[name])
-            if read is None:
+            if not partitions_of(end[name]):
                 return False
-            records, partitions = records + read, partitions + moved_partitions(start.get(name, ""), end[name])
+            moved = moved_records(start.get(name, ""), end[name])
+            records, partitions = records + sum(moved), partitions + len(moved)
         return records <= MOST_RECORDS and partitions <= MOST_PARTITIONS and size <= MOST_BYTES

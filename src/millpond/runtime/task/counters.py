@@ -86,6 +86,10 @@ def in_receipt(field: str, name: str = WHOLE_POND) -> str:
     return f"{field}:{name}"
 
 
+BYTES_MOVED = in_receipt("bytes_moved")
+"""The key of the count of moved bytes. Packets that stay in their task are not moved."""
+
+
 class Counters(dict[str, Counts]):
     """Counts by name."""
 

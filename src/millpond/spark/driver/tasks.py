@@ -41,7 +41,7 @@ from millpond.runtime.inputs.without_shuffle import (
 )
 from millpond.runtime.rows.foreign_values import QUERY, REQUEST, EvaluatedValues, foreign_values
 from millpond.runtime.rows.window_rows import result_type
-from millpond.runtime.task.counters import in_receipt
+from millpond.runtime.task.counters import BYTES_MOVED, in_receipt
 from millpond.runtime.task.file_sync import OpenFiles
 from millpond.runtime.task.numa import on_node_of
 from millpond.runtime.task.obstacle import (
@@ -61,7 +61,6 @@ from millpond.spark.session.worker import VersionChecked, worker_task
 DIRECT, MISPLACED = in_receipt("direct"), in_receipt("misplaced")
 """Names of a direct epoch's counts: 1 for the epoch itself, and the number of misplaced keys."""
 
-MOVED = in_receipt("bytes_moved")
 _PACKET = "packet"
 
 NOTHING_READ = Obstacle("nothing was read")
@@ -105,12 +104,8 @@ class _GatherFiles(_Gather):
         return read_files(self._files, [part for batch in batches for part in batch.column(0).to_pylist()])
 
 
-class _GatherDelivered(_Gather):
-    """Reads files of which Spark delivers the content, and turns their events into packets."""
-
-    def __init__(self, task: GatherTask, files: FileTask) -> None:
-        super().__init__(task)
-        self._files = files
+class _GatherDelivered(_GatherFiles):
+    """The same for files of which Spark delivers the content; the input rows are their paths and contents."""
 
     def _events(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return read_delivered(self._files, batches)
@@ -306,8 +301,7 @@ class _Direct(VersionChecked):
             for instance, packets in fold_input.packets.items():
                 with on_node_of(instance):
                     receipt, body = fold(task, instance, packets, f"{task.writer}-{attempt}", files)
-                # Packets that stay in their task are not counted as moved bytes.
-                receipt.counts[MOVED] -= sum(map(len, gathered.packets.get(instance, ())))
+                receipt.counts[BYTES_MOVED] -= sum(map(len, gathered.packets.get(instance, ())))
                 if instance == 0:
                     receipt.counts.update({DIRECT: 1, MISPLACED: fold_input.misplaced})
                 deltas.append((msgspec.json.encode(receipt), body))

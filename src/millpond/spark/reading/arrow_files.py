@@ -39,6 +39,7 @@ from millpond.runtime.task.column_layout import ReadLayout
 from millpond.runtime.task.obstacle import Obstacle
 from millpond.spark.catalyst.private_names import Catalyst
 from millpond.spark.reading.arrow_expressions import in_arrow
+from millpond.spark.reading.file_source import whole_files
 from millpond.spark.reading.read_frame import WantedStream, bases_of
 from millpond.spark.reading.source_progress import batch_of
 from millpond.spark.reading.source_updates import LOCAL
@@ -175,9 +176,8 @@ class _Contents:
         if self._session is None:
             self._session = reading_session(self._spark)
             self._session.conf.set(LIMIT, str(_BATCH_BYTES))
-        reader = self._session.read.format("binaryFile").options(__globPaths__="false", recursiveFileLookup="true")
         try:
-            frame = reader.load([*paths])
+            frame = whole_files(self._session, paths)
         except (PySparkException, Py4JError) as error:
             return str(error).splitlines()[0][:200]
         listed = frame._jdf.queryExecution().analyzed().relation().location()
@@ -217,20 +217,22 @@ class ArrowFiles:
         """
         new = [name for name in self._readers if name in end and start.get(name) != end[name]]
         files: dict[str, list[_File]] = {}
-        contents: dict[str, DataFrame] = {}
+        contents: list[DataFrame] = []
         for name, rows in ((name, rows) for name in new if isinstance(rows := self._readers.get(name), FileRows)):
             state = self._states.setdefault(name, ArrowEpochs())
             state.epochs += 1
             if state.attempts.due():
                 listed = _listed(rows, start, sources)
-                remote = [] if isinstance(listed, str) else [file.path for file in listed if file.size is None]
-                content = self._contents.of(remote) if remote else None
-                if not isinstance(listed, str) and not isinstance(content, str):
+                if not isinstance(listed, str) and (remote := [file.path for file in listed if file.size is None]):
+                    content = self._contents.of(remote)
+                    if isinstance(content, str):
+                        listed = content
+                    else:
+                        contents.append(content)
+                if not isinstance(listed, str):
                     files[name] = listed
-                    if content is not None:
-                        contents[name] = content
                     continue
-                state.attempts.why = str(listed if isinstance(listed, str) else content)
+                state.attempts.why = listed
             state.of_spark += 1
         others, frame = [name for name in new if name not in files], None
         if files and others:
@@ -242,7 +244,7 @@ class ArrowFiles:
         if not files or (others and frame is None):
             return None
         read = tuple(one for name in files if isinstance(one := self._readers[name], FileRows))
-        return ChosenFiles(self._divided(read, files), frame, tuple(contents.values()))
+        return ChosenFiles(self._divided(read, files), frame, (*contents,))
 
     def _divided(self, sources: tuple[FileRows, ...], files: Mapping[str, list[_File]]) -> FileTask:
         """Divide local files among tasks: large ones by row groups or bytes, small ones several to a task."""

@@ -93,9 +93,8 @@ class FileSource(SparkSource):
         Raises:
             GoneError: a file no longer exists, or was changed since it was read.
         """
-        reader = spark.read.format("binaryFile").option("__globPaths__", "false")
         table = (
-            reader.load([file.decoded for file in files])
+            whole_files(spark, [file.decoded for file in files])
             .select("path", "length", F.unix_millis("modificationTime").alias("changed")).toArrow()
         )  # fmt: skip
         found = {path_of(row["path"]): row for row in table.to_pylist()}
@@ -106,6 +105,16 @@ class FileSource(SparkSource):
             if row["changed"] != file.timestamp:
                 raise gone(self.stream, f"{file.decoded} was changed since it was read.")
         return [found[path_of(file.decoded)]["length"] for file in files]
+
+
+def whole_files(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+    """Files as a batch of `path`, `modificationTime`, `length` and `content`; names of folders are no columns.
+
+    Raises:
+        AnalysisException: a file does not exist.
+    """
+    reader = spark.read.format("binaryFile").options(__globPaths__="false", recursiveFileLookup="true")
+    return reader.load([*paths])
 
 
 def _files(folder: Path, epochs: Sequence[PastEpoch]) -> list[ListedFile]:

@@ -142,7 +142,7 @@ def with_named_jars(command: Sequence[str], *, mllib: bool) -> list[str]:
     """A JVM's command line whose class path names each jar of Spark's folder, in the order of `spark_jars`.
 
     MLlib extends each session of Spark with functions of its own. For their types it loads Scala's compile-time
-    reflection, which takes a fifth of the CPU time in which Spark starts.
+    reflection, which takes more than a third of the CPU time in which Spark starts.
     """
     every = str(spark_home() / "jars" / "*")
     named = [str(jar) for jar in spark_jars() if mllib or not jar.name.startswith(_MLLIB)]
