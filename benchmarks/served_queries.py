@@ -27,7 +27,8 @@ _TICK = os.sysconf("SC_CLK_TCK")
 class ServedQueries:
     """A served pond with `count` queries; a file of `events` events arrives every second.
 
-    `backlog`: the number of files that exist when the service starts. Then no more arrive, and an epoch reads one file.
+    `backlog`: the number of files that exist when the service starts. Then no further file arrives, and an epoch reads
+    one file.
     """
 
     def __init__(self, folder: Path, count: int, events: int = 1_000, backlog: int = 0) -> None:

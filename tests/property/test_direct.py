@@ -72,7 +72,7 @@ class Topic:
         return [part for part in parts if part]
 
 
-def asked(seed: int) -> tuple[list[Rows], list[AnyQuery]]:
+def random_input(seed: int) -> tuple[list[Rows], list[AnyQuery]]:
     """A random case, most of whose queries are keyed by the topic's key, in several modes; and a selection."""
     dice = random.Random(f"{seed} modes")
     case = random_case(seed, 120, 4, epochs=4, menu=WITH_SESSIONS)
@@ -89,7 +89,7 @@ def asked(seed: int) -> tuple[list[Rows], list[AnyQuery]]:
 
 
 def played(folder: Path, seed: int, partitions: int, instances: int, misplaced: float, without: bool) -> Run:
-    epochs, queries = asked(seed)
+    epochs, queries = random_input(seed)
     owners = owners_by_partition(64, instances, partitions)
     run = Run(folder, queries, instances, 64, stream=TOPIC, owners=owners, others=[chained_stream(LOWER)])
     topic = Topic(seed, partitions, misplaced)
@@ -100,7 +100,7 @@ def played(folder: Path, seed: int, partitions: int, instances: int, misplaced: 
     return run
 
 
-def told(run: Run) -> dict[str, list[Any]]:
+def emitted(run: Run) -> dict[str, list[Any]]:
     """Rows of every query, and late ones, each epoch's in one order."""
     found = run.answers()
     late = {f"late {name}": sink.table().to_pylist() for name, sink in run.late_sinks.items()}
@@ -121,7 +121,7 @@ def test_direct_epochs_answer_the_same(seed: int, tmp_path: Path) -> None:
         played(tmp_path / name, seed, partitions, instances, misplaced, name == "skipped")
         for name in ("shuffled", "skipped")
     )
-    assert told(skipped) == told(shuffled)
+    assert emitted(skipped) == emitted(shuffled)
     assert skipped.answers().quarantined == shuffled.answers().quarantined
     assert fates(skipped) == fates(shuffled)
     assert skipped.pond.direct and all(isinstance(one, FoldInput) for some in skipped.pond.direct for one in some)
@@ -133,7 +133,7 @@ def test_direct_epochs_answer_the_same(seed: int, tmp_path: Path) -> None:
 def test_epochs_of_one_task_answer_the_same(seed: int, tmp_path: Path) -> None:
     """And they store the same bytes if the input has one partition, beside epochs with a shuffle, too."""
     dice = random.Random(f"{seed} one task")
-    partitions, instances, (epochs, queries) = dice.choice((1, 2, 3)), dice.choice((1, 2, 3)), asked(seed)
+    partitions, instances, (epochs, queries) = dice.choice((1, 2, 3)), dice.choice((1, 2, 3)), random_input(seed)
     runs, stored = list[Run](), list[list[list[str]]]()
     for name in ("shuffled", "one task", "both"):
         digests = Digests()
@@ -147,7 +147,7 @@ def test_epochs_of_one_task_answer_the_same(seed: int, tmp_path: Path) -> None:
         runs.append(run)
         stored.append(digests.found)
     for run in runs[1:]:
-        assert told(run) == told(runs[0]) and fates(run) == fates(runs[0])
+        assert emitted(run) == emitted(runs[0]) and fates(run) == fates(runs[0])
         assert run.answers().quarantined == runs[0].answers().quarantined
     assert partitions > 1 or (stored[0] == stored[1] == stored[2] and any(stored[0]))
     moved = [run.ledger.counts["*"].get("bytes_moved", 0) for run in runs]
@@ -173,14 +173,14 @@ def test_too_much_for_others_goes_through_the_shuffle(tmp_path: Path, monkeypatc
     monkeypatch.setattr(without_shuffle, "MOST_BYTES", 4096)
     monkeypatch.setattr(without_shuffle, "LEAST_BYTES", 0)
     shuffled, skipped = (played(tmp_path / f"{on}", 8, 3, 3, 0.9, on) for on in (False, True))
-    assert told(skipped) == told(shuffled)
+    assert emitted(skipped) == emitted(shuffled)
     refused = [one for some in skipped.pond.direct for one in some if isinstance(one, Obstacle)]
     assert any("lie in another partition than their hash says" in one.why for one in refused)
 
 
 def test_owners_that_do_not_fit_go_through_the_shuffle(tmp_path: Path) -> None:
-    run = Run(tmp_path, asked(1)[1], 2, 64, stream=TOPIC, others=[chained_stream(LOWER)])
+    run = Run(tmp_path, random_input(1)[1], 2, 64, stream=TOPIC, others=[chained_stream(LOWER)])
     assert homes(run.pond.setting.owners, 2, 2) is None
     run.pond.partitions = 2
-    run.epoch(Topic(1, 2, 0.0).deal(asked(1)[0][0]))
+    run.epoch(Topic(1, 2, 0.0).deal(random_input(1)[0][0]))
     assert not run.pond.direct

@@ -92,24 +92,24 @@ def test_a_map_is_in_force_from_the_epoch_after_it() -> None:
     assert map_change_in("{}") is None
 
 
-def test_what_was_asked_for_outlives_the_driver_that_recorded_it() -> None:
+def test_a_requested_scale_outlives_the_driver_that_recorded_it() -> None:
     born, runs = (0, 0, 1, 1), ((0, 1), (1, 1), (2, 2))
-    asked, scaled = Change(5, change_to_json(Scale(runs, "requested", 3))), (Scaled(5, 3, runs),)
+    requested, scaled = Change(5, change_to_json(Scale(runs, "requested", 3))), (Scaled(5, 3, runs),)
     now = (5, (0, 1, 2, 2), 3)
-    assert bucket_maps(born, 2, Manifest(changes=(asked,))) == ((0, born, 2), now)
+    assert bucket_maps(born, 2, Manifest(changes=(requested,))) == ((0, born, 2), now)
     assert bucket_maps(born, 2, Manifest(), scaled) == ((0, born, 2), now), "a claim, and no epoch yet"
-    assert bucket_maps(born, 2, Manifest(changes=(asked,), map=5), scaled) == (now, now)
+    assert bucket_maps(born, 2, Manifest(changes=(requested,), map=5), scaled) == (now, now)
     later = (*scaled, Scaled(9, 1, ((0, 4),)))
     assert bucket_maps(born, 2, Manifest(map=5), later) == (now, (9, (0,) * 4, 1)), "state lies by the older one"
     followed = Change(8, change_to_json(MapChange(((1, 4),), "slots moved", 3)))
-    assert bucket_maps(born, 2, Manifest(changes=(asked, followed), map=5), scaled) == (now, (8, (1,) * 4, 3))
+    assert bucket_maps(born, 2, Manifest(changes=(requested, followed), map=5), scaled) == (now, (8, (1,) * 4, 3))
     assert bucket_maps(born, 2, Manifest(changes=(followed,), map=8), scaled)[0].number == 8
 
 
-def test_steps_lead_to_what_was_asked_for_whoever_takes_them() -> None:
+def test_steps_lead_to_the_requested_map_whichever_driver_takes_them() -> None:
     born, wanted = (0, 0, 0, 0), (0, 1, 1, 2)
-    asked = Change(5, change_to_json(Scale(runs_of(wanted), "requested", 3)))
-    spec, changes, at, numbers = (Scaled(5, 3, runs_of(wanted)),), [asked], 0, iter(range(6, 20))
+    requested = Change(5, change_to_json(Scale(runs_of(wanted), "requested", 3)))
+    spec, changes, at, numbers = (Scaled(5, 3, runs_of(wanted)),), [requested], 0, iter(range(6, 20))
     seen = []
     while True:
         manifest = Manifest(changes=tuple(changes), map=at)
@@ -166,7 +166,7 @@ def test_people_are_told_how_many_buckets_are_on_their_way() -> None:
     spec = replace(PondSpec.of((), (), 1, 4), changed=ChangeEffects(scaled=(Scaled(5, 3, runs_of(wanted)),)))
     steps = [Change(n, change_to_json(MapChange(runs_of(to), "step", 3, 5))) for n, to in ((6, half), (7, wanted))]
     assert buckets_moving(PondSpec.of((), (), 1, 4), Manifest()) == 0
-    assert buckets_moving(spec, Manifest()) == 3, "asked for, and no epoch yet"
+    assert buckets_moving(spec, Manifest()) == 3, "requested, and no epoch yet"
     assert buckets_moving(spec, Manifest(changes=tuple(steps[:1]), map=6)) == 2
     assert buckets_moving(spec, Manifest(changes=tuple(steps), map=7)) == 0
 

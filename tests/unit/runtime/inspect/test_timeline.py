@@ -42,9 +42,9 @@ def test_the_steps_of_an_epoch_and_of_spark_follow_each_other() -> None:
     assert [one.name for one in spans_of(trace)][:2] == [EPOCH, "request offsets"]
     assert [(one.ts, one.dur) for one in spans_of(trace) if one.name == WAITING] == [(200, 30)]
     assert [one.args for one in spans_of(trace, "sink q")] == [{"record": 2}]
-    told = pieces(trace)
-    assert TimelineStep("fold", "fold", 10, 1) in told and TimelineStep(DRIVER, "stage gather", 10, 1) in told
-    assert TimelineStep(DRIVER, "job", 30, 1) in told and TimelineStep(DRIVER, "callback", 32, 1) in told
+    steps = pieces(trace)
+    assert TimelineStep("fold", "fold", 10, 1) in steps and TimelineStep(DRIVER, "stage gather", 10, 1) in steps
+    assert TimelineStep(DRIVER, "job", 30, 1) in steps and TimelineStep(DRIVER, "callback", 32, 1) in steps
     raw = msgspec.json.decode(msgspec.json.encode(trace))
     assert set(raw) == {"traceEvents", "displayTimeUnit"} and raw["traceEvents"][-1].keys() >= {"ts", "dur", "tid"}
 

@@ -32,7 +32,7 @@ GATHERING, FOLDING = gather_task(SETTING, RUN), fold_task(SETTING, RUN, "w")
 
 
 def measured(*works: int, is_local: bool = True) -> SmallEpochs:
-    """After epochs whose tasks worked for so many microseconds."""
+    """After epochs whose tasks worked for these microseconds, a value per epoch."""
     small = SmallEpochs(is_local)
     for work in works:
         counts = {"*": {"events": 5, "gather_us": work // 3, "fold_us": work - work // 3}}
