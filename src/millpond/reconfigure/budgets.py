@@ -94,4 +94,4 @@ def with_versions(spec: PondSpec, costs: Mapping[str, Cost]) -> dict[str, Cost]:
         of = sorted(users[name])
         for user, part in zip(of, divided_cost(cost, len(of)), strict=True):
             parts.setdefault(user, []).append(part)
-    return {name: summed(some) for name, some in parts.items()}
+    return {name: some[0] if len(some) == 1 else summed(some) for name, some in parts.items()}

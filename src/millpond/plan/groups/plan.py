@@ -205,6 +205,15 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True, weakref=True):
         return tuple(plan for plan in self.queries if not isinstance(plan.query.window, Framed))
 
     @cached_property
+    def readers(self) -> tuple[tuple[str, ...], ...]:
+        """The names of the queries that read each measure."""
+        found: list[list[str]] = [[] for _ in self.measures]
+        for plan in self.queries:
+            for place in measures_read([plan]):
+                found[place].append(plan.query.name)
+        return tuple(map(tuple, found))
+
+    @cached_property
     def counted(self) -> bool:
         """Whether the windows of the group are bounded by a number of events."""
         return isinstance(self.windows[0], Counted)

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from millpond.log.manifest import LiveSection, Manifest
 from millpond.log.records import STATE
-from millpond.plan.groups.plan import GroupPlan, Plan, QueryPlan, measures_read
+from millpond.plan.groups.plan import GroupPlan, Plan, QueryPlan
 from millpond.plan.groups.tallies import keeps_tallies
 from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.migration.move_state import keys_and_left
@@ -79,7 +79,7 @@ def _times(plan: Plan, counts: Mapping[str, Mapping[str, int]]) -> dict[str, int
         spent = min(left, counts.get(group.id, {}).get("group_us", 0))
         left -= spent
         _add(times, divided(spent, _weights(group)))
-    _add(times, divided(left, dict.fromkeys(names, 1)))
+    _share(times, left, names)
     return times
 
 
@@ -90,31 +90,34 @@ def _bytes(plan: Plan, manifest: Manifest) -> tuple[dict[str, int], dict[str, in
         names = [query.query.name for query in group.queries]
         for readers, size in _cells(group, live[group.id]):
             users = sorted(readers) or names
-            _add(own if len(users) == 1 else shared, divided(size, dict.fromkeys(users, 1)))
+            _share(own if len(users) == 1 else shared, size, users)
         for kind in ("keys", "events", "tallies"):
             users = [query.query.name for query in group.queries if _uses(query, kind)] or names
             size = sum(section.size for section in live[group.id] if section.kind == kind)
-            _add(own if len(users) == 1 else shared, divided(size, dict.fromkeys(users, 1)))
+            _share(own if len(users) == 1 else shared, size, users)
     for log in plan.joins.logs:
         users = [join.name for join, _ in plan.joins.users_of(log)]
         size = sum(section.size for section in live[log.id])
-        _add(own if len({*users}) == 1 else shared, divided(size, dict.fromkeys(users, 1)))
+        _share(own if len({*users}) == 1 else shared, size, users)
     return own, shared
 
 
 def _cells(group: GroupPlan, sections: Iterable[LiveSection]) -> Iterator[tuple[set[str], int]]:
     """Bytes of segments with the queries that read them; an empty set: all queries, or only dropped ones."""
     readers: dict[str, set[str]] = {}
-    for measure, names in zip(group.measures, _readers(group), strict=True):
+    for measure, names in zip(group.measures, group.readers, strict=True):
         id = measure.base.id if group.signed else measure.id
         readers.setdefault(id[:MEASURE_DIGITS], set()).update(names)
+    sizes = Counter[frozenset[str]]()
     for section in sections:
         if section.kind == "segment":
             left = section.size
             for ids, size in parse_sizes(str(section.info.get("bytes", ""))):
                 left -= size
-                yield {name for id in ids for name in readers.get(id, ())}, size
-            yield set(), left
+                sizes[frozenset(ids)] += size
+            sizes[frozenset()] += left
+    for some, size in sizes.items():
+        yield {name for id in some for name in readers.get(id, ())}, size
 
 
 def staying(plan: Plan, manifest: Manifest, costs: Mapping[str, Cost]) -> dict[str, Cost]:
@@ -162,20 +165,11 @@ def _uses(query: QueryPlan, kind: str) -> bool:
     return needs_events(query) if kind == "events" else keeps_tallies(query.query)
 
 
-def _readers(group: GroupPlan) -> list[list[str]]:
-    """The queries that read each measure of a group."""
-    readers: list[list[str]] = [[] for _ in group.measures]
-    for query in group.queries:
-        for place in measures_read([query]):
-            readers[place].append(query.query.name)
-    return readers
-
-
 def _weights(group: GroupPlan) -> dict[str, int]:
     """The weight of each query in a group's work: each measure has `_ONE`, divided among the queries that read it."""
     weights = {query.query.name: 0 for query in group.queries}
-    for readers in _readers(group):
-        _add(weights, divided(_ONE, dict.fromkeys(readers, 1)))
+    for readers in group.readers:
+        _share(weights, _ONE, readers)
     return weights
 
 
@@ -193,6 +187,14 @@ def divided(whole: int, weights: Mapping[_T, int]) -> dict[_T, int]:
         parts[name] = whole * (before + weight) // total - whole * before // total
         before += weight
     return parts
+
+
+def _share(totals: dict[str, int], whole: int, names: Sequence[str]) -> None:
+    """Add equal parts of a number to the totals of the names, which may repeat."""
+    if len(names) == 1:  # usual, and then a division into parts takes most of the time
+        totals[names[0]] += whole
+    else:
+        _add(totals, divided(whole, dict.fromkeys(names, 1)))
 
 
 def _add(totals: dict[str, int], parts: Mapping[str, int]) -> None:

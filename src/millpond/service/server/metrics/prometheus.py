@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
+from prometheus_client.samples import Sample
 
 from millpond.model.endpoints import READ
 from millpond.runtime.epoch import ROWS_READ, watermarks
@@ -24,9 +24,9 @@ from millpond.service.api.messages import QueryShown, SourceShown, Status
 from millpond.service.server.gauges import Gauges
 from millpond.service.server.hosted_pond import HostedPond
 from millpond.service.server.log_reader import LogReader
+from millpond.service.server.metrics.line_cache import LineCache
 from millpond.version import VERSION
 
-Family = TypeVar("Family", GaugeMetricFamily, CounterMetricFamily)
 Labelled = Iterable[tuple[tuple[object, ...], float]]
 
 
@@ -41,6 +41,7 @@ class Metrics:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._registry.register(self)
+        self._lines: tuple[str, LineCache] | None = None
 
     def exposition(self, accept: str) -> tuple[bytes, str]:
         """All metrics as text and the type of the text, chosen by the header `Accept` of the request.
@@ -49,7 +50,10 @@ class Metrics:
             CorruptError, PlaceError: the log cannot be read.
         """
         encode, content_type = choose_encoder(accept)
-        return encode(self._registry), content_type
+        kept = self._lines
+        if kept is None or kept[0] != content_type:
+            kept = self._lines = content_type, LineCache(encode)
+        return kept[1].exposition(self.families()), content_type
 
     def families(self) -> Iterable[Metric]:
         """All metrics, with those of the process; errors as `exposition`."""
@@ -103,17 +107,20 @@ class Metrics:
 
 
 def _gauge(name: str, what: str, labels: tuple[str, ...] = (), values: Labelled = ()) -> Metric:
-    return _filled(GaugeMetricFamily(f"millpond_{name}", what, labels=labels), values)
+    family = GaugeMetricFamily(f"millpond_{name}", what, labels=labels)
+    family.samples = _samples(family.name, labels, values)
+    return family
 
 
 def _counter(name: str, what: str, labels: tuple[str, ...] = (), values: Labelled = ()) -> Metric:
-    return _filled(CounterMetricFamily(f"millpond_{name}", what, labels=labels), values)
-
-
-def _filled(family: Family, values: Labelled) -> Family:
-    for labels, value in values:
-        family.add_metric([str(label) for label in labels], value)
+    family = CounterMetricFamily(f"millpond_{name}", what, labels=labels)
+    family.samples = _samples(f"{family.name}_total", labels, values)
     return family
+
+
+def _samples(name: str, labels: tuple[str, ...], values: Labelled) -> list[Sample]:
+    """The samples of a family; `add_metric` takes twice as long, which shows with thousands."""
+    return [Sample(name, dict(zip(labels, map(str, given), strict=True)), value) for given, value in values]
 
 
 def _one(value: float | None) -> Labelled:
