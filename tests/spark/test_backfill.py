@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
@@ -25,6 +26,7 @@ from millpond.log.manifest import Manifest
 from millpond.model.endpoints import Source
 from millpond.model.stream import Retention, Stream
 from millpond.reconfigure.change_price import COMPLETE_AT_ONCE
+from millpond.spark.driver import reread_source
 from millpond.spark.reading import file_source
 from millpond.testing.compare import assert_same_rows, rows_of
 
@@ -107,8 +109,10 @@ def test_a_backfilled_query_tells_every_row_that_it_would_have_told(
 
 @pytest.mark.spark
 def test_a_backfill_is_priced_begins_at_a_time_and_outlives_its_driver(
-    spark: SparkSession, tmp_path: Path, expected: dict[str, list[dict[str, Any]]]
+    spark: SparkSession, tmp_path: Path, expected: dict[str, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    notes = list[str]()
+    monkeypatch.setattr(file_source, "PORTION_BYTES", 1)
     make_input(tmp_path / "in")
     for i in range(6, 8):
         (tmp_path / "in" / f"f{i}.parquet").rename(tmp_path / f"f{i}.parquet")
@@ -121,7 +125,13 @@ def test_a_backfill_is_priced_begins_at_a_time_and_outlives_its_driver(
         assert (whole.cost, whole.complete_from_us, whole.source.bytes) == (COMPLETE_AT_ONCE, None, files)
         part = pond.price_of("add", "later", ASKED["holistic"], backfill="2023-11-14T22:13:51")
         assert part.complete_from_us == (1_700_000_000 + 40) * SECOND and 0 < part.source.bytes < files
-        pond.add("later", ASKED["holistic"], backfill="2023-11-14T22:13:51")
+        with monkeypatch.context() as noted:
+            noted.setattr(
+                reread_source, "reached",
+                lambda _step: notes.extend(one.note or "" for one in pond.status() if one.name == "backfill"),
+            )  # fmt: skip
+            pond.add("later", ASKED["holistic"], backfill="2023-11-14T22:13:51")
+        assert re.fullmatch(r"later: the source is read again, round 1, about \d+ seconds? left", notes[0]), notes
         # the change is recorded, and no epoch has followed
         assert [one for one in pond.manifest().sections.values() if one.kind == "backfill"]
         with pytest.raises(UnsupportedQuery, match="cannot be backfilled"):

@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from millpond.clock import lap_us
 from millpond.errors import PlaceError, of_machine
 from millpond.faults import reached
 from millpond.log.manifest import Manifest
 from millpond.log.records import Receipt
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
+from millpond.plan.explain.amounts import time_left
 from millpond.reconfigure.catalog import version_name
 from millpond.reconfigure.change_price import Reread
 from millpond.reconfigure.change_queue import Prepared
@@ -55,14 +57,14 @@ class BackfillRun:
         self._files = files
         self._token = writer_token()
         self._staged: list[Staged] = []
-        self._rounds = 0
+        self._rounds, self._left = 0, ""
 
     @property
     def note(self) -> str:
         """The progress, as text."""
         read = sum(one.rows for one in self._staged)
         what = f"{read:,} events are read again" if read else "the source is read again"
-        return f"{self.name}: {what}, round {self._rounds}"
+        return f"{self.name}: {what}, round {self._rounds}{self._left}"
 
     def price(self, n: int) -> Reread:
         """The amount to read of everything up to record `n`.
@@ -109,13 +111,18 @@ class BackfillRun:
         staged: list[Staged] = []
 
         def attempt() -> list[tuple[Receipt, bytes]]:
-            prefix = f"{STAGED}/{self._token}/{self._rounds}"
-            staged[:] = self._source.stage(epochs, self._files.open_files, prefix)
+            prefix, began = f"{STAGED}/{self._token}/{self._rounds}", lap_us()
+
+            def progress(share: float) -> None:
+                self._left = time_left(share, 1.0, lap_us() - began)
+
+            staged[:] = self._source.stage(epochs, self._files.open_files, prefix, progress)
             return [(Receipt(0, self._token, one.size, one.digest, one.file), b"") for one in staged]
 
         self._files.run(manifest, attempt)
         self._files.remove([one.file for one in staged])
         self._staged += staged
+        self._left = ""
 
     def _needed(self, n: int) -> list[PastEpoch]:
         """The epochs that are not read yet, without leading epochs whose newest event is before `from_us`."""

@@ -94,14 +94,18 @@ class SourceRereader:
         with self._explaining():
             return self._source.price(self._spark, self._folder, epochs)
 
-    def stage(self, epochs: Sequence[PastEpoch], open_files: OpenFiles, prefix: str) -> list[Staged]:
+    def stage(
+        self, epochs: Sequence[PastEpoch], open_files: OpenFiles, prefix: str, progress: Callable[[float], None]
+    ) -> list[Staged]:
         """Write the events that these epochs read to files whose names begin with `prefix`.
+
+        `progress` is called after each portion, with the share that has been read.
 
         Raises:
             GoneError: the source no longer has all of them. CorruptError: Spark's checkpoint does not say what was
             read. MillpondError: Spark failed.
         """
-        staged: list[Staged] = []
+        staged, share = list[Staged](), 0.0
         with self._explaining():
             portions = self._source.portions(self._spark, self._folder, epochs)
             for number, portion in enumerate(portions):
@@ -111,6 +115,8 @@ class SourceRereader:
                 tasks = max(1, self._spark.sparkContext.defaultParallelism // 2)
                 table = frame.coalesce(tasks).mapInArrow(job, "staged binary").toArrow()
                 staged += [msgspec.json.decode(one, type=Staged) for one in table.column(0).to_pylist()]
+                share += portion.share
+                progress(share)
                 reached("backfill.portion")
         return staged
 

@@ -64,12 +64,15 @@ class FileSource(SparkSource):
     def portions(self, spark: SparkSession, folder: Path, epochs: Sequence[PastEpoch]) -> Iterator[Portion]:
         """The frames have the column `FILE`."""
         ends = [batch_of(epoch.end) for epoch in epochs]
-        for run in _runs(_files(folder, epochs)):
-            for files in _bounded(run, self._sizes(spark, run)):
+        sized = [(run, self._sizes(spark, run)) for run in _runs(_files(folder, epochs))]
+        whole = sum(sum(sizes) for _, sizes in sized)
+        for run, sizes in sized:
+            for files, size in _bounded(run, sizes):
                 places = [bisect_left(ends, one.batch) for one in files]  # batch numbers only grow
                 mine = {path_of(one.decoded): at - places[0] for one, at in zip(files, places, strict=True)}
                 some = tuple(epochs[places[0] : places[-1] + 1])
-                yield Portion(self._batch(spark, [one.decoded for one in files]), some, files=mine)
+                share = size / whole if whole else 0.0
+                yield Portion(self._batch(spark, [one.decoded for one in files]), some, share, files=mine)
 
     def _batch(self, spark: SparkSession, files: Sequence[str]) -> DataFrame:
         """Some files as a batch, with the stream's options, as a streaming query reads them, and the column `FILE`."""
@@ -129,12 +132,12 @@ def _runs(files: Sequence[ListedFile]) -> Iterator[Sequence[ListedFile]]:
         yield files[first : first + PORTION_FILES]
 
 
-def _bounded(files: Sequence[ListedFile], sizes: Sequence[int]) -> Iterator[Sequence[ListedFile]]:
-    """Split files into runs of at most `PORTION_BYTES`; a larger file is a run of its own."""
+def _bounded(files: Sequence[ListedFile], sizes: Sequence[int]) -> Iterator[tuple[Sequence[ListedFile], int]]:
+    """Split files into runs of at most `PORTION_BYTES`, with their sizes; a larger file is a run of its own."""
     first, size = 0, 0
     for place, more in enumerate(sizes):
         if place > first and size + more > PORTION_BYTES:
-            yield files[first:place]
+            yield files[first:place], size
             first, size = place, 0
         size += more
-    yield files[first:]
+    yield files[first:], size

@@ -50,6 +50,7 @@ class KafkaSource:
 
     def portions(self, spark: SparkSession, folder: Path, epochs: Sequence[PastEpoch]) -> Iterator[Portion]:
         first, held = first_offsets(folder), list[PastEpoch]()
+        whole = max(1, records_in(epochs, first))
         for place, epoch in enumerate(epochs):
             held.append(epoch)
             if records_in(held, first) < PORTION_RECORDS and place + 1 < len(epochs):
@@ -60,5 +61,6 @@ class KafkaSource:
                 f"{topic}-{partition}": [one.get(topic, {}).get(partition, 0) for one in every]
                 for topic, partitions in last.items() for partition in partitions
             }  # fmt: skip
-            yield Portion(kafka_batch(spark, self._stream, start, last), tuple(held), ends=ends)
+            share = records_in(held, first) / whole
+            yield Portion(kafka_batch(spark, self._stream, start, last), tuple(held), share, ends=ends)
             held = []

@@ -146,11 +146,12 @@ class Portion(NamedTuple):
     """A part of what `epochs` have read, as a batch. How the epoch of an event is found is as in `RereadEvents`:
 
     `files` maps the files in the column `FILE` to positions in `epochs`; `ends` has the end offsets of each epoch by
-    source partition.
+    source partition. `share`: how much it is of all portions.
     """
 
     frame: DataFrame
     epochs: tuple[PastEpoch, ...]
+    share: float
     files: Mapping[str, int] = {}
     ends: Mapping[str, Sequence[int]] = {}
 
