@@ -151,8 +151,8 @@ class Discard(_NamedChange, frozen=True, tag_field="kind", tag="discard", omit_d
 
 
 class Halt(msgspec.Struct, frozen=True, tag_field="kind", tag="halt", omit_defaults=True):
-    """Quarantines a query that exceeded its budget or exhausted the JVM's memory: it is not computed any more, and its
-    state is freed.
+    """Quarantines a query, for example because it exceeded its budget or exhausted the JVM's memory: it is not computed
+    any more, and its state is freed.
     """
 
     name: str

@@ -6,7 +6,6 @@ Each late call takes its time limit, and its event is dead. The other queries wo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
 
 from millpond.errors import UserFunctionError
 from millpond.model.selection import AnyQuery, foreign_below
@@ -14,10 +13,8 @@ from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.plan.groups.columns_read import columns_read
 from millpond.plan.upstream.steps import inner_of
-from millpond.reconfigure import validate
 from millpond.reconfigure.change_queue import Make
-from millpond.reconfigure.lifecycle import current
-from millpond.reconfigure.probation import readers
+from millpond.reconfigure.probation import halts_of
 from millpond.runtime.scheduling.committed_epoch import CommittedEpoch
 
 LateCalls = Mapping[tuple[str, str], int]
@@ -72,21 +69,12 @@ class LateFunctions:
 def _ended(spec: PondSpec, key: str, what: str) -> Iterator[Make]:
     """The changes that end every query, shadow or replaced version that uses an expression or a derived stream."""
     why = str(UserFunctionError(f"{what}.", "Mend it, drop the query, and add it again."))
-    owners = dict(spec.effects.replaced)
-    shadows = {shadow: name for name, shadow in spec.effects.shadows.items()}
     by_name = {stream.name: stream for stream in spec.streams}
     calling = [
         query.name for query in spec.all_queries
         if any(_calls(step, key, spec.streams) for step in (*inner_of(query, by_name), query))
     ]  # fmt: skip
-    ends = {owners.get(name, name) for name in calling} - shadows.keys()
-    for query in current(spec):
-        if query.name in ends and query.name not in spec.effects.halted:
-            for name in dict.fromkeys([*readers(spec, query.name), query.name]):
-                yield partial(validate.halt, name=name, why=why)
-    for shadow, name in shadows.items():
-        if shadow in calling and name not in ends:
-            yield partial(validate.discard, name=name)
+    return halts_of(spec, calling, why)
 
 
 def _calls(query: AnyQuery, key: str, streams: Iterable[Stream]) -> bool:

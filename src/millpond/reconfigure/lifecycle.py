@@ -63,10 +63,10 @@ _READ = {
     PAUSED: "Resume that first.",
     SHADOWED: "Discard its shadow first.",
     PROMOTED: "Discard its shadow first, which is the previous version.",
-    HALTED: "Drop that first; it can be added again, with a larger budget.",
+    HALTED: "Drop that first; it can be added again, changed as its reason says.",
 }
 _DEFAULT = {
-    HALTED: "Drop it; it can be added again, with a larger budget.",
+    HALTED: "Drop it; it can be added again, changed as its reason says.",
     SHADOWED: "Promote the shadow if it is the better version, then discard the other one.",
     PROMOTED: "Roll back if the previous version was the better one, then discard the other one.",
 }

@@ -10,7 +10,7 @@ added last is quarantined.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import TypeAlias
@@ -125,6 +125,18 @@ def is_evaluated(query: AnyQuery, streams: Iterable[Stream]) -> bool:
     steps = (*inner_of(query, by_name), query)
     nodes = (node for step in steps for expression in expressions_of(step) for node in walk(expression))
     return bool(made & {*streams_of(query, by_name)}) or any(isinstance(node, Foreign) for node in nodes)
+
+
+def halts_of(spec: PondSpec, versions: Collection[str], why: str) -> Iterator[Make]:
+    """The changes that quarantine the queries of some versions and their readers; shadows are discarded."""
+    shadows = {shadow: name for name, shadow in spec.effects.shadows.items()}
+    ends = {spec.effects.replaced.get(name, name) for name in versions} - shadows.keys()
+    ending = (query.name for query in current(spec) if query.name in ends and query.name not in spec.effects.halted)
+    for name in dict.fromkeys(found for end in ending for found in (*readers(spec, end), end)):
+        yield partial(validate.halt, name=name, why=why)
+    for shadow, name in shadows.items():
+        if shadow in versions and name not in ends:
+            yield partial(validate.discard, name=name)
 
 
 def readers(spec: PondSpec, name: str) -> Iterator[str]:

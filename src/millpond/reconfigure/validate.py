@@ -301,7 +301,7 @@ def rollback(pond: KnownPond, name: str, who: str = "") -> Promote:
 
 
 def halt(pond: KnownPond, name: str, why: str) -> Halt:
-    """Quarantine a query that exceeds its budget, or exhausted the JVM's memory.
+    """Quarantine a query, for example because it exceeds its budget or exhausted the JVM's memory.
 
     Raises:
         ChangeRefused: the query does not exist, is quarantined already, or other queries read its rows.

@@ -36,6 +36,7 @@ from millpond.errors import (
     QueryTypeError,
     SparkError,
     StoreError,
+    UnsupportedQuery,
 )
 from millpond.followers.view.move_shards import ShardMover
 from millpond.log.follower import Follower
@@ -50,7 +51,7 @@ from millpond.reconfigure.changes import Add, Alter, Change, Discard, Drop, Prom
 from millpond.reconfigure.inner_reports import seen_record
 from millpond.reconfigure.lifecycle import current, query_of
 from millpond.reconfigure.placement_changes import resharded
-from millpond.reconfigure.probation import Probation, evaluated
+from millpond.reconfigure.probation import Probation, evaluated, halts_of
 from millpond.spark.driver.driver import Driver
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.driver.spark_progress import Alive
@@ -165,6 +166,7 @@ class Lifetime:
             if self.opened is None:
                 self.opened = self._claim(compare)
                 self._observers.opened(self.opened.spec)
+                self._end_unsupported(self.opened)
             return self.opened
 
     def _claim(self, compare: Callable[[Truth, Sequence[Follower]], None]) -> OpenPond:
@@ -205,6 +207,16 @@ class Lifetime:
         except BaseException:
             followers.close()
             raise
+
+    def _end_unsupported(self, opened: OpenPond) -> None:
+        """Quarantine the queries that an earlier release of Millpond accepted, and this one does not."""
+        for version, error in self._declarations.front.unsupported.items():
+            why = UnsupportedQuery(
+                f"An earlier release of Millpond accepted {version}, which is not supported. {error.what}",
+                f"Drop the query, and add it again in another form. {error.cure}",
+            )
+            for halt in halts_of(opened.spec, {version}, str(why)):
+                opened.driver.request(halt).result()
 
     def _spec_of(self, truth: Truth) -> PondSpec:
         """The spec of the declared queries, with the owners of buckets that the pond was created with."""

@@ -89,6 +89,16 @@ class Derived(NamedTuple):
     stream: Stream
     branches: tuple[Branch, ...]
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether only its sources are known, which are read without a column; see `bare`."""
+        return not any(branch.columns for branch in self.branches)
+
+
+def bare(stream: Stream, bases: Iterable[Stream]) -> Derived:
+    """A derived stream that only quarantined queries read, so that how it is computed need not be known."""
+    return Derived(stream, tuple(Branch(base, (), {}) for base in bases))
+
 
 def bases_of(derived: Iterable[Derived]) -> tuple[Stream, ...]:
     """The streams from which Spark computes some derived streams, each once."""

@@ -94,11 +94,11 @@ def _position(message: str) -> str:
     return "" if found is None else f" at line {found[1]}, column {int(found[2]) + 1}"
 
 
-def not_stored(who: str) -> ChangeRefused:
-    """The error for a query or version of which a part is not stored in the log."""
+def not_stored(who: str, why: str = "") -> ChangeRefused:
+    """The error for a query or version of which a part is not stored in the log; `why` its text has no meaning now."""
     return ChangeRefused(
         f"The pond cannot be opened without its queries: a part of {who} exists only in a program, or in a table "
-        "with an address or a password.",
+        f"with an address or a password. {why}".rstrip(),
         "Add all those in force, or declare the views and tables that they name, before you open it.",
     )
 

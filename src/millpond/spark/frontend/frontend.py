@@ -15,14 +15,14 @@ import msgspec
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from millpond.errors import QueryError, QueryTypeError
+from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import Literal
 from millpond.model.selection import AnyQuery, foreign_keys
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.plan.upstream.steps import inner_of, streams_of, ttl_us_of, with_inner
-from millpond.spark.analysis.derived_streams import Derived
+from millpond.spark.analysis.derived_streams import Derived, bare
 from millpond.spark.analysis.grouping.window_rows import check_emitted, emits_windows, is_hopping
 from millpond.spark.analysis.joins.joins import extract_any
 from millpond.spark.analysis.joins.subqueries import frame_of
@@ -57,6 +57,9 @@ class FrontEnd(DeclaredRelations):
     """Declares streams, turns texts and DataFrames into queries, and keeps the expressions that only Spark can
     evaluate.
 
+    `unsupported`: versions of queries that an earlier release of Millpond accepted and this one does not, with the
+    reason.
+
     Texts are analysed in a clone of the session, under ANSI rules. So none of our views or settings appear in the
     user's session, and the time zone stays as it was when the front end was created.
 
@@ -70,6 +73,8 @@ class FrontEnd(DeclaredRelations):
         super().__init__(spark, own)
         self._foreigns = dict[str, Projected]()
         self._newest: deque[AnyQuery] = deque(maxlen=NEWEST)
+        self._uncomputed = set[str]()  # the steps of `unsupported` versions
+        self.unsupported: dict[str, UnsupportedQuery] = {}
         self.parameters: dict[str, Literal] = {}
         self.declared: dict[str, Literal] = {}  # type and default value of each DECLARE VARIABLE
 
@@ -190,12 +195,14 @@ class FrontEnd(DeclaredRelations):
         """What to read for these queries: streams in the order of declaration, columns in the order of the stream.
 
         `kept` are streams that are read whether or not a query needs them. `times` gives the event-time column of each
-        stream whose time is observed. `halted` are queries that are not computed; Spark evaluates nothing for them.
+        stream whose time is observed. `halted` are queries that are not computed, in addition to those that are not
+        supported; Spark evaluates nothing for them.
 
         Raises:
             KeyError: a query was not made by this front end.
         """
         registered, watched = with_inner(queries, self.streams), times or {}
+        halted = {*halted, *self._uncomputed}
         needed, answered = needed_columns(registered, self.streams, kept, watched, halted)
         by_name = {projected.value.name: projected for projected in list(self._foreigns.values())}
         found = []
@@ -230,6 +237,7 @@ class FrontEnd(DeclaredRelations):
         """Restore the streams and queries of a pond that is opened without them; `queries` are the current versions.
 
         Expressions that only Spark evaluates are analysed again from texts, with the current `parameters` and views.
+        Queries that are no longer supported are added to `unsupported`.
 
         Raises:
             ChangeRefused: a part of them exists only in the program or file that made them.
@@ -244,8 +252,13 @@ class FrontEnd(DeclaredRelations):
         for query in spec.all_queries:
             if not self._is_known(query, by_name):
                 self._analyse_again(query, by_name)
-            if not self._is_known(query, by_name):
+            if not (self._is_known(query, by_name) or query.name in self.unsupported):
                 raise not_stored(query.name)
+        unsupported = [query for query in spec.all_queries if query.name in self.unsupported]
+        self._uncomputed |= {step.name for query in unsupported for step in (*inner_of(query, by_name), query)}
+        for stream in (by_name[name] for query in unsupported for name in streams_of(query, by_name)):
+            if stream.derived is not None and stream.name not in self._derived:
+                self._derived[stream.name] = bare(stream, (self._streams[base] for base in stream.derived.reads))
         for stream in spec.streams:
             if stream.upstreams:
                 shown = stream if stream.steps else show_rows(self._spark, self._queries[stream.name])
@@ -268,8 +281,10 @@ class FrontEnd(DeclaredRelations):
         try:
             with accepted():
                 self._query(terms, query.text, options_again(query), remember=False)
+        except UnsupportedQuery as error:
+            self.unsupported[query.name] = error
         except QueryError as error:
-            raise not_stored(query.name) from error
+            raise not_stored(query.name, error.what) from error
 
     def derived(self, query: AnyQuery) -> list[Derived]:
         """The derived streams that a query and its inner queries read."""
@@ -315,6 +330,9 @@ class FrontEnd(DeclaredRelations):
                 if stream.name not in self._streams and not stream.upstreams:
                     self.declare(stream)
             if derived is not None:
-                self._derived.setdefault(derived.stream.name, derived)
+                known = self._derived.get(derived.stream.name)
+                if known is None or known.is_bare:
+                    self._derived[derived.stream.name] = derived
+        self._uncomputed.discard(found.query.name)
         for key, projected in found.foreigns.items():
             self._foreigns.setdefault(key, projected)
