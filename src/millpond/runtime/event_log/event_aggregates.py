@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.arrays import Ints, distinct_of, ordered, repeated
+from millpond.arrays import Ints, distinct_of, new_values, ordered, repeated
 from millpond.kernels.columns import Values, arrow_type, from_arrow, list_of, to_arrow
 from millpond.kernels.decimals import to_doubles
 from millpond.kernels.ranks import directed, ranks
@@ -81,8 +81,10 @@ def input_of_frames(
 
 def rows_of(events: Events, windows: ResultRows) -> tuple[Ints, Ints]:
     """Pairs of an event's position and a result row's position; an event in k windows is in k pairs."""
-    edges = distinct_of(np.concatenate([windows.starts_us, windows.ends_us]))
     order = np.lexsort((windows.starts_us, windows.slots))
+    if bool(new_values(windows.slots[order]).all()):
+        return _rows_of_single_windows(events, windows)
+    edges = distinct_of(np.concatenate([windows.starts_us, windows.ends_us]))
     width = len(edges) + 2
     first = windows.slots[order] * width + np.searchsorted(edges, windows.starts_us[order]) + 1
     last = windows.slots[order] * width + np.searchsorted(edges, windows.ends_us[order])
@@ -92,6 +94,18 @@ def rows_of(events: Events, windows: ResultRows) -> tuple[Ints, Ints]:
     counts = np.maximum(np.searchsorted(first, at, "right") - low, 0)
     index, nth = repeated(counts)
     return index, order[low[index] + nth]
+
+
+def _rows_of_single_windows(events: Events, windows: ResultRows) -> tuple[Ints, Ints]:
+    """The pairs of `rows_of` if no slot has two windows: a table of slots takes a tenth of the time of a search."""
+    if not events.rows or not len(windows.slots):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    row_of_slot = np.full(int(max(events.slots.max(), windows.slots.max())) + 1, -1)
+    row_of_slot[windows.slots] = np.arange(len(windows.slots))
+    rows = row_of_slot[events.slots]
+    inside = (rows >= 0) & (events.times_us >= windows.starts_us[rows]) & (events.times_us < windows.ends_us[rows])
+    index = np.flatnonzero(inside)
+    return index, rows[index]
 
 
 class AggregateInput:

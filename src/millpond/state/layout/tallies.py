@@ -18,7 +18,7 @@ COUNT = "count"
 
 
 def added_up(events: Events) -> Events:
-    """The tallies with equal ones added up, in the order of their first occurrence."""
+    """The tallies with equal ones added up, in any order."""
     if not events.rows:
         return events
     leading = {SLOT: events.slots, TIME: events.times_us, CLASS: events.late_class}
