@@ -235,6 +235,8 @@ def test_a_session_is_a_cookie_that_scripts_and_other_sites_do_not_get(page: Pag
 def test_the_pages_show_the_pond(page: Page, served: Served) -> None:
     go(page, served, "", "Overview")
     expect(page.get_by_text("leader", exact=True)).to_be_visible()
+    expect(page.get_by_role("term").first).to_have_text("This process")
+    assert page.get_by_role("definition").first.evaluate("one => getComputedStyle(one).wordBreak") == "normal"
     expect(page.get_by_role("region", name="Sources")).to_contain_text(f"{TOPIC} 0")
     expect(page.get_by_role("region", name="Streams")).to_contain_text("1970-01-01 00:00:59.9Z")
     expect(page.get_by_role("definition").filter(has_text=re.compile(r"^[\d.,]+ kB$"))).to_be_visible()

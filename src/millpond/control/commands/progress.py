@@ -16,6 +16,7 @@ from millpond.control.pond.report import QUERY
 from millpond.followers.prune import PruneFollower
 from millpond.followers.runner import FollowerStatus
 from millpond.model.selection import is_inner
+from millpond.plan.explain.amounts import backlog
 from millpond.plan.groups.plan import Plan
 from millpond.runtime.gather.lateness import ANY_PARTITION
 from millpond.runtime.task.counters import WHOLE_POND
@@ -168,7 +169,7 @@ class Progress:
                 table.add_row(f"rows of {name}", self._rows_of(name))
             table.add_row("late and dead", self._totals.losses_line() or "none")
             for one in self._behind():
-                table.add_row(f"behind {one.stream}", waiting_text(one))
+                table.add_row(f"behind {one.stream}", backlog(one.waiting, one.unit))
             table.add_row("sinks", self.sinks())
             return table
 
@@ -182,16 +183,5 @@ def behind_text(behind: Sequence[Behind]) -> str:
     >>> behind_text([Behind("tx", "records", 100_000), Behind("in", "files", 0)])
     'tx 100,000 records behind, in 0 files behind  '
     """
-    known = [f"{one.stream} {waiting_text(one)} behind" for one in behind if one.waiting is not None]
+    known = [f"{one.stream} {backlog(one.waiting, one.unit)} behind" for one in behind if one.waiting is not None]
     return ", ".join(known) + "  " if known else ""
-
-
-def waiting_text(one: Behind) -> str:
-    """The backlog of one source as text.
-
-    >>> waiting_text(Behind("tx", "records", 1)), waiting_text(Behind("tx", "records", None))
-    ('1 record', 'not known yet')
-    """
-    if one.waiting is None:
-        return "not known yet"
-    return f"{one.waiting:,} {one.unit if one.waiting != 1 else one.unit.removesuffix('s')}"

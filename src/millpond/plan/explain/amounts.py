@@ -20,6 +20,15 @@ def count_of(number: int, word: str) -> str:
     return f"{number} {word[:-1] + 'ies' if word.endswith('y') and word != 'day' else word + 's'}"
 
 
+def backlog(waiting: int | None, unit: str) -> str:
+    """The backlog of a source as text; `unit` is a plural, None a number that is not known.
+
+    >>> backlog(1, "files"), backlog(99_998, "records"), backlog(None, "records")
+    ('1 file', '99,998 records', 'not known yet')
+    """
+    return "not known yet" if waiting is None else f"{waiting:,} {unit.removesuffix('s') if waiting == 1 else unit}"
+
+
 def duration(us: int) -> str:
     """A duration as text, in the largest unit of which it is a whole number.
 

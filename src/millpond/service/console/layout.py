@@ -24,6 +24,7 @@ body { font-family: system-ui, sans-serif; --q-primary: #1d5c96 !important; }
 body.body--dark { --q-primary: #8cbce8 !important; }
 @layer overrides { body.body--dark .q-btn.bg-primary { color: #10202e !important; } }
 header { background-color: #1d4f7c !important; }
+.figures [role=definition] { overflow-wrap: anywhere; }
 .figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(10rem, 1fr)); gap: .75rem; width: 100%; }
 .code { font-family: ui-monospace, monospace; white-space: pre; overflow-x: auto; max-width: 100%; width: 100%; }
 .nicegui-content { max-width: 80rem; margin: 0 auto; }
@@ -79,7 +80,7 @@ class Figures:
                 if name not in self._values:
                     with ui.card().classes("p-3 gap-0"):
                         ui.label(name).classes("text-sm opacity-70").props('role="term"')
-                        self._values[name] = ui.label().classes("text-lg break-all").props('role="definition"')
+                        self._values[name] = ui.label().classes("text-lg").props('role="definition"')
                 self._values[name].text = value
 
 

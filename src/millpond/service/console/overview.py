@@ -9,6 +9,7 @@ from typing import Any
 from nicegui import ui
 
 from millpond.clock import utc
+from millpond.plan.explain.amounts import backlog
 from millpond.service.api.messages import QueryShown, SourceShown, Status
 from millpond.service.console.changes import ScaleForm
 from millpond.service.console.layout import CHART_TEXT, Figures, page, pushed, table
@@ -24,7 +25,7 @@ _FOLLOWERS = ("name", "records behind", "state")
 def show_overview(readings: Readings) -> None:
     """Show the page."""
     with page("Overview"):
-        figures = Figures()
+        figures, totals = Figures(), {"State": "not known yet"}
         rates: deque[float] = deque(maxlen=_POINTS)
         chart = ui.echart(_chart()).classes("w-full h-48").props('role="img" aria-label="Events per second"')
         problems = ui.column().classes("w-full gap-1").props('role="status" aria-label="Problems"')
@@ -37,7 +38,7 @@ def show_overview(readings: Readings) -> None:
 
         async def update() -> None:
             status = await readings.status()
-            figures.show(_figures(status))
+            figures.show(_figures(status) | totals)
             rates.append(round(status.events_per_s, 1))
             chart.options["series"][0]["data"] = [*rates]
             problems.clear()
@@ -55,7 +56,7 @@ def show_overview(readings: Readings) -> None:
             ]
 
         async def update_totals() -> None:
-            figures.show({"State": _state_text(await readings.queries())})
+            totals["State"] = _state_text(await readings.queries())
             shares.rows = [dict(zip(_SHARES, one.values(), strict=True)) for one in await readings.shares()]
             shares.visible = bool(shares.rows)
 
@@ -106,8 +107,8 @@ def _problems(status: Status) -> Iterator[str]:
 def _backlog(source: SourceShown) -> Iterator[dict[str, Any]]:
     """A row per partition, or one for a source without partitions."""
     if not source.partitions:
-        behind = "not known yet" if source.waiting is None else f"{source.waiting:,} {source.unit}"
-        yield dict(zip(_BACKLOG, (source.stream, "-", "-", "-", behind), strict=True))
+        behind = (source.stream, "-", "-", "-", backlog(source.waiting, source.unit))
+        yield dict(zip(_BACKLOG, behind, strict=True))
     for one in source.partitions:
         partition = f"{one.topic} {one.partition}"
         values = (source.stream, partition, f"{one.committed:,}", f"{one.end:,}", f"{one.end - one.committed:,}")

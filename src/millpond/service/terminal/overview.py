@@ -15,7 +15,7 @@ from rich.text import Text
 
 from millpond.clock import utc
 from millpond.model.endpoints import READ
-from millpond.plan.explain.amounts import about
+from millpond.plan.explain.amounts import about, backlog
 from millpond.service.api.messages import Placed, QueryShown, Status
 from millpond.service.terminal.text import instances_text
 
@@ -79,7 +79,7 @@ def _numbers(status: Status, placed: Placed | None) -> Table:
             table.add_row("local hits", f"{placed.local_hit_rate:.1%} of {placed.requests:,} requests")
     reads_one = sum(source.unit == "records" for source in status.sources) == 1  # the rate is that of all of them
     for source in status.sources:
-        waiting = "not known yet" if source.waiting is None else f"{source.waiting:,} {source.unit} behind"
+        waiting = backlog(source.waiting, source.unit) + (" behind" if source.waiting is not None else "")
         if source.waiting and source.unit == "records" and status.events_per_s >= 1 and reads_one:
             waiting += f", {about(1e6 * source.waiting / status.events_per_s)} at this rate"
         table.add_row(f"source {source.stream}", waiting)
