@@ -178,8 +178,12 @@ _TARGETS = {"kafka": "topic", "postgres": "table"}
 
 
 class _Offers(msgspec.Struct, frozen=True):
-    """The targets that queries received over the network may write to, as names or patterns (`alerts-*`)."""
+    """The targets that queries received over the network may write to, as names or patterns (`alerts-*`).
 
+    `remote`: they may use a connection without targets.
+    """
+
+    remote: bool = False
     topics: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
 
@@ -203,12 +207,20 @@ def connection(name: str | None, environ: Mapping[str, str] | None = None) -> Co
 def offered(name: str | None, kind: str, environ: Mapping[str, str] | None = None) -> str:
     """The name of a connection that queries received over the network may use: its entry says `"remote": true`.
 
+    Without a name, the only one.
+
     Raises:
         SetupError: the connection does not exist, or the file cannot be read.
-        QueryRefused: such queries may not use it, or no connection is named.
+        QueryRefused: such queries may not use it, or no connection is named, of none or several.
     """
     if name is None:
-        raise QueryRefused("No connection is named.", "Name one that the operator offers.")
+        offers = _offers(kind, environ)
+        if len(offers) != 1:
+            raise QueryRefused(
+                f"No connection is named; the operator offers {', '.join(sorted(offers)) or 'none of this kind'}.",
+                "Name one of them." if offers else 'Ask the operator: `"remote": true` in its entry offers one.',
+            )
+        (name,) = offers
     if not named(name, kind, _Kind, environ).remote:
         raise QueryRefused(
             f"The connection {name} is not for queries that come over the network.",
@@ -222,16 +234,22 @@ def offered_target(
 ) -> tuple[str, str]:
     """A connection and a topic (`kafka`) or table (`postgres`) that queries received over the network may write to.
 
+    Without a name, the only connection of the kind for which the operator lists topics or tables.
+
     Raises:
         SetupError: the connection does not exist, or the file cannot be read.
         QueryRefused: such queries may not use the target, or one of the two is not named.
     """
-    what = _TARGETS[kind]
+    what, offers = _TARGETS[kind], _offers(kind, environ)
+    if name is None and len(offers) == 1:
+        (name,) = offers
     if name is None or target is None:
-        cure = f"Name both: --connection, --{what}."
-        if offers := _offers(kind, environ):
-            cure += f" The operator offers {offers}."
-        raise QueryRefused(f"The sink {kind} needs a connection and a {what}.", cure)
+        missing = [word for word, given in (("connection", name), (what, target)) if given is None]
+        cure = f"Add {' and '.join(f'--{word}' for word in missing)}."
+        if offers:
+            listed = "; ".join(f"{', '.join(targets)} of {one}" for one, targets in offers.items())
+            cure += f" The operator offers {listed}."
+        raise QueryRefused(f"The sink {kind} needs a {' and a '.join(missing)}.", cure)
     check_target(kind, name, target, environ)
     return name, target
 
@@ -292,15 +310,16 @@ def _of_kind(kind: str, place: str) -> dict[str, msgspec.Raw]:
     return {one: text for one, text in texts.items() if msgspec.json.decode(text, type=_Kind).kind == kind}
 
 
-def _offers(kind: str, environ: Mapping[str, str] | None) -> str:
-    """The targets that the operator offers, by connection; an empty text if there are none, or no readable file."""
+def _offers(kind: str, environ: Mapping[str, str] | None) -> dict[str, tuple[str, ...]]:
+    """The connections that the operator offers, with their targets; none if there is no readable file."""
     place = (os.environ if environ is None else environ).get(VARIABLE)
     with suppress(msgspec.MsgspecError, SetupError):
         known = {} if place is None else _of_kind(kind, place)
         decoded = {name: msgspec.json.decode(text, type=_Offers) for name, text in known.items()}
-        targets = {name: getattr(one, f"{_TARGETS[kind]}s") for name, one in decoded.items()}
-        return "; ".join(f"{', '.join(found)} of {name}" for name, found in targets.items() if found)
-    return ""
+        if kind in _TARGETS:
+            return {name: found for name, one in decoded.items() if (found := getattr(one, f"{_TARGETS[kind]}s"))}
+        return {name: () for name, one in decoded.items() if one.remote}
+    return {}
 
 
 def is_loopback(host: str) -> bool:

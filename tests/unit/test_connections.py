@@ -98,9 +98,9 @@ def test_kinds_are_told_apart_and_only_what_is_offered_serves_queries_from_afar(
     monkeypatch.setenv(VARIABLE, told_[VARIABLE])
     to = Asked("q", "SELECT 1", sink="webhook", connection="b")
     assert _sink(to) == Sink("webhook", None, (("connection", "b"),))
-    for name, words in (("a", "not for queries that come over the network"), (None, "No connection is named")):
-        with pytest.raises(QueryRefused, match=words):
-            _sink(Asked("q", "SELECT 1", sink="webhook", connection=name))
+    assert _sink(Asked("q", "SELECT 1", sink="webhook")) == _sink(to), "the only one that is offered"
+    with pytest.raises(QueryRefused, match="not for queries that come over the network"):
+        _sink(Asked("q", "SELECT 1", sink="webhook", connection="a"))
     assert _sink(Asked("q", "SELECT 1", sink="delta")) == Sink("delta")
     assert _sink(Asked("q", "SELECT 1")) == Sink("noop")
     with pytest.raises(RequestError, match="names a connection, but its sink, json, has none"):
@@ -141,13 +141,33 @@ def test_topics_are_for_the_network_if_the_operator_says_so(tmp_path: Path) -> N
     environ = {VARIABLE: str(file)}
     assert offered_target("kafka", "prod", "alerts", environ) == ("prod", "alerts")
     assert offered_target("kafka", "prod", "fraud-eu", environ) == ("prod", "fraud-eu")
+    assert offered_target("kafka", None, "alerts", environ) == ("prod", "alerts"), "the only one with topics"
     for name, topic, why in (
         ("prod", "orders", "It offers alerts, fraud-*"), ("other", "alerts", '"topics": ["alerts"]'),
-        (None, "alerts", "--connection"), ("prod", None, "offers alerts, fraud-* of prod."),
+        ("prod", None, "Add --topic. The operator offers alerts, fraud-* of prod."), (None, "orders", "It offers"),
     ):  # fmt: skip
         with pytest.raises(QueryRefused) as refused:
             offered_target("kafka", name, topic, environ)
         assert why in refused.value.cure
+
+
+def test_one_of_several_connections_has_to_be_named(tmp_path: Path) -> None:
+    file = tmp_path / "connections.json"
+    environ = {VARIABLE: str(file)}
+    file.write_text(json.dumps({"a": {"topics": ["x"]}, "b": {"topics": ["y"]}, "hook": {"kind": "http", "url": "u"}}))
+    with pytest.raises(QueryRefused) as refused:
+        offered_target("kafka", None, None, environ)
+    assert str(refused.value).endswith(
+        "needs a connection and a topic. Add --connection and --topic. The operator offers x of a; y of b."
+    )
+    with pytest.raises(QueryRefused, match="offers none of this kind"):
+        offered(None, "http", environ)
+    hooks = {name: {"kind": "http", "url": "u", "remote": True} for name in ("hook", "pager")}
+    file.write_text(json.dumps(hooks))
+    with pytest.raises(QueryRefused, match="offers hook, pager"):
+        offered(None, "http", environ)
+    file.write_text(json.dumps({"hook": hooks["hook"]}))
+    assert offered(None, "http", environ) == "hook"
 
 
 def test_a_pattern_of_tables_matches_within_the_schema_and_within_the_name(tmp_path: Path) -> None:

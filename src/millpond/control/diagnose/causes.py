@@ -126,7 +126,10 @@ def _nothing_read(facts: Facts) -> Cause:
         with suppress(SetupError):
             for note in unreachable_brokers((facts.stream,)):
                 return Cause("nothing-read", f"{text} {note.what} {note.cure}")
-        return Cause("nothing-read", f"{text} Check that its source has new events.")
+        cure = "Check that its source has new events." if facts.recent.epochs or facts.complete_us is not None else (
+            "The first one may still run: `millpond status` shows how many records wait."
+        )  # fmt: skip
+        return Cause("nothing-read", f"{text} {cure}")
     folder, some = place
     if not folder.exists():
         return Cause("nothing-read", f"{text} Its folder {folder} does not exist: check the path.")

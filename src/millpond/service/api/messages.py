@@ -29,7 +29,8 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
     `sink` None: rows are not published. A file sink writes to a folder with the query's name, in the operator's output
     folder; so does `late` for late rows. A webhook publishes to the address of the named `connection`, Kafka to the
-    `topic` in the cluster of the named `connection`, PostgreSQL to its `table`; the operator must offer both.
+    `topic` in the cluster of the named `connection`, PostgreSQL to its `table`; the operator must offer both. The
+    only connection that is offered needs no name.
     """
 
     name: str
