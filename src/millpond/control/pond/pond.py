@@ -17,7 +17,7 @@ from millpond.control.diagnose.plan_graph import MOST_QUERIES, links_of, picture
 from millpond.control.pond.add import QueryAdditions
 from millpond.control.pond.change import QueryChanges
 from millpond.control.pond.declare import Declarations
-from millpond.control.pond.lifetime import BackgroundRun, Lifetime, Location, Observers
+from millpond.control.pond.lifetime import BackgroundRun, Lifetime, Location, Observers, OpenPond
 from millpond.control.pond.placement import BucketPlacement
 from millpond.control.pond.readings import Readings
 from millpond.control.pond.report import Reports
@@ -27,13 +27,14 @@ from millpond.control.wiring.latest_rows import own_tables
 from millpond.control.wiring.output_folders import OutputFolders
 from millpond.control.wiring.stores_and_followers import checked_store
 from millpond.control.wiring.truth import host_cache
-from millpond.errors import MillpondError, StoreError
+from millpond.errors import MillpondError, QueryError, StoreError, one_of
 from millpond.followers.view.view import Served, lookup
 from millpond.kernels.columns import arrow_type
 from millpond.local_path import local_path
 from millpond.log.locations.address import Given, address_of
 from millpond.log.manifest import Manifest
 from millpond.model.functions import UserFunction
+from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
 from millpond.placement.moves import maps_in
 from millpond.plan.explain.amounts import count_of
@@ -228,13 +229,11 @@ class Pond:
         `flat_windows`: a window `w` is two columns, `w_start` and `w_end`, by which a DataFrame can be grouped.
 
         Raises:
-            QueryError: the query has another sink.
-            KeyError: no such query.
+            QueryError: there is no such query, it has another sink, or the pond is not open.
         """
-        opened = self._lifetime.opened
-        if opened is None:
-            raise KeyError(name)
-        rows, query = opened.followers.tables.table(name), self._declarations.queries.get(name)
+        tables = self._opened().followers.tables
+        query = self._query(name) if name not in tables else self._declarations.queries.get(name)  # it may be dropped
+        rows = tables.table(name)
         found = rows if rows.num_columns or query is None else output_schema(query).empty_table()
         return with_flat_windows(found) if flat_windows else found
 
@@ -242,23 +241,22 @@ class Pond:
         """All late events until now of a query whose `late` sink is `memory`; `_watermark`: the watermark they missed.
 
         Raises:
-            QueryError: its late events go elsewhere.
-            KeyError: no such query, or the pond is not open.
+            QueryError: there is no such query, its late events go elsewhere, or the pond is not open.
         """
-        opened = self._lifetime.opened
-        if opened is None:
-            raise KeyError(name)
-        return opened.followers.late_tables.table(name)
+        tables = self._opened().followers.late_tables
+        if name not in tables:
+            self._query(name)
+        return tables.table(name)
 
     def lookup(self, name: str, *key: Any) -> Served:
         """The latest row of a served query for a key (its values in order), and the record as of which it is current.
 
         Raises:
-            KeyError: no such query.
+            QueryError: there is no such query, or the pond is not open.
             StoreError: the query is not served.
         """
-        opened = self._lifetime.opened
-        if opened is None or opened.followers.store is None or not self._declarations.queries[name].serve:
+        opened, query = self._opened(), self._query(name)
+        if opened.followers.store is None or not query.serve:
             raise StoreError(f"The query {name!r} is not served.", "Add it with serve=True.")
         group, _ = self.plan.of_query(name)
         columns = [pa.array([value], arrow_type(kind.type)) for value, kind in zip(key, group.keys, strict=True)]
@@ -269,23 +267,31 @@ class Pond:
         """The manifest at the newest record of the log.
 
         Raises:
-            KeyError: the pond was not opened.
+            QueryError: the pond is not open.
         """
-        opened = self._lifetime.opened
-        if opened is None:
-            raise KeyError("the pond is not open")
-        return opened.manifest()
+        return self._opened().manifest()
 
     def sharing(self) -> Sharing:
         """How much state the queries share now, compared to one copy per query; see `runtime.inspect.sharing`.
 
         Raises:
-            KeyError: the pond was not opened.
+            QueryError: the pond is not open.
         """
-        manifest, opened = self.manifest(), self._lifetime.opened
-        assert opened is not None
+        opened = self._opened()
+        manifest = opened.manifest()
         instances = maps_in(opened.spec, manifest)[0].instances
         return opened.truth.sections(lambda now: sharing(self.plan, now, opened.truth.files(), instances), manifest)
+
+    def _query(self, name: str) -> AnyQuery:
+        queries = self._declarations.queries
+        if name not in queries:
+            raise QueryError(f"There is no query {name!r}.", one_of(name, queries))
+        return queries[name]
+
+    def _opened(self) -> OpenPond:
+        if self._lifetime.opened is None:
+            raise QueryError("The pond is not open.", "Call `pond.run()`, `pond.start()` or `pond.open()` first.")
+        return self._lifetime.opened
 
     def __repr__(self) -> str:
         queries, streams = count_of(len(self.queries), "query"), count_of(len(self.streams), "stream")

@@ -86,6 +86,9 @@ class MemoryTables:
         """Add a sink; it replaces an earlier sink of the same name."""
         self._sinks[query] = sink
 
+    def __contains__(self, query: str) -> bool:
+        return query in self._sinks
+
     def table(self, query: str) -> pa.Table:
         """All rows of a query until now; QueryError if it has no memory sink."""
         return self.sink(query).table()

@@ -14,7 +14,7 @@ from millpond.service.api.messages import QueryShown, SourceShown, Status
 from millpond.service.console.changes import ScaleForm
 from millpond.service.console.layout import CHART_TEXT, Figures, page, pushed, table
 from millpond.service.console.readings import QUERIES_SECONDS, STATUS_SECONDS, Readings
-from millpond.service.terminal.text import instances_text
+from millpond.service.terminal.text import instances_text, listed_problems
 
 _POINTS = 120
 _BACKLOG = ("source", "partition", "committed", "end", "behind")
@@ -99,7 +99,7 @@ def _figures(status: Status) -> dict[str, str]:
 
 
 def _problems(status: Status) -> Iterator[str]:
-    yield from status.problems
+    yield from listed_problems(status)
     if (failure := status.failure) is not None:
         yield f"[{failure.code}] {failure.what} {failure.cure} Next try in {failure.retry_in_s:.0f} s."
 

@@ -17,7 +17,7 @@ from millpond.clock import utc
 from millpond.model.endpoints import READ
 from millpond.plan.explain.amounts import about, backlog
 from millpond.service.api.messages import Placed, QueryShown, Status
-from millpond.service.terminal.text import instances_text
+from millpond.service.terminal.text import instances_text, listed_problems
 
 _NO_EDGE = 10_000
 
@@ -90,7 +90,7 @@ def _numbers(status: Status, placed: Placed | None) -> Table:
     if not late:
         count = sum(not follower.name.startswith(READ) for follower in status.followers)
         table.add_row("sinks and view", f"{count}, up to date")
-    for problem in status.problems:
+    for problem in listed_problems(status):
         table.add_row("problem", problem)
     if (failure := status.failure) is not None:
         again = f"Try {failure.failures + 1} in {failure.retry_in_s:.0f} s."

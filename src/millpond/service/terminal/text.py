@@ -29,6 +29,7 @@ from millpond.service.api.messages import (
 _UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, which can command a terminal, marks that reorder text, and halves of surrogate pairs."""
 
+_PROBLEMS = 4
 _DIGEST = 12
 """The number of digits of a digest that are shown to distinguish two versions."""
 
@@ -61,6 +62,16 @@ def instances_text(status: Status) -> str:
     moving = f", {status.buckets_moving:,} buckets migrate" if status.buckets_moving else ""
     left = "" if status.moved_in_s is None else f", {about(1e6 * status.moved_in_s)} left"
     return f"{status.instances:,}{moving}{left}"
+
+
+def listed_problems(status: Status) -> list[str]:
+    """The first problems of a pond, and how many more there are: one dead event is a problem of each query.
+
+    >>> listed_problems(Status("leader", "p", 7, 5, 2, problems=tuple("abcdef")))
+    ['a', 'b', 'c', 'd', 'and 2 more: `millpond status --json` lists all']
+    """
+    shown, more = [*status.problems[:_PROBLEMS]], len(status.problems) - _PROBLEMS
+    return [*shown, f"and {more:,} more: `millpond status --json` lists all"] if more > 0 else shown
 
 
 def folded(text: str, width: int | None) -> str:

@@ -60,6 +60,7 @@ MAX_GENERATORS = 3
 MAX_CUBE = 6
 """The most columns of a CUBE: within GROUPING SETS, Spark's parser makes all of its 2^n sets."""
 
+_UNNAMED = re.compile(r"stream_[0-9a-f]{8}")  # see `named_stream`
 _BRACKET = re.compile(r"[(\[]|[)\]]")
 _COMMENT = re.compile(r"/\*|\*/")
 _CUBE = re.compile(r"\bcube\b", re.IGNORECASE)
@@ -325,9 +326,12 @@ def _judge_relation(node: JavaObject, relations: frozenset[str]) -> str:
     if len(parts) != 1:
         raise _refused(node, f"the relation {'.'.join(parts)}", "Read a declared stream by its plain name.")
     if parts[0].lower() not in relations:
-        near = difflib.get_close_matches(parts[0].lower(), sorted(relations), 3, 0.5)
-        names = " or ".join(near) if near else ", ".join(sorted(relations)[:10]) or "none is declared"
-        raise QueryTypeError(f"There is no stream {parts[0]} {_where(node)}.", f"Did you mean: {names}?")
+        named = sorted(name for name in relations if not _UNNAMED.fullmatch(name))
+        near = difflib.get_close_matches(parts[0].lower(), named, 3, 0.5)
+        cure = f"Did you mean: {' or '.join(near) if near else ', '.join(named[:10]) or 'none is declared'}?"
+        if len(named) < len(relations):
+            cure += " The stream of a DataFrame has no name in SQL: declare it with CREATE TABLE in `pond.load`."
+        raise QueryTypeError(f"There is no stream {parts[0]} {_where(node)}.", cure)
     if node.options().asCaseSensitiveMap().size():
         raise _refused(node, "options of a relation", "Drop WITH (…) after the stream.")
     return parts[0].lower()

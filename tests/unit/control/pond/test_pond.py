@@ -15,6 +15,8 @@ from millpond.control.pond.lifetime import Lifetime
 from millpond.control.pond.placement import BucketPlacement
 from millpond.control.pond.pond import Pond
 from millpond.control.pond.report import Reports
+from millpond.errors import QueryError
+from millpond.followers.sinks.in_process import MemoryTables
 
 PARTS = {
     "_declarations": Declarations, "_lifetime": Lifetime, "_additions": QueryAdditions, "_changes": QueryChanges,
@@ -68,6 +70,18 @@ def test_what_is_not_open_has_no_rows_and_no_costs() -> None:
     pond._changes = QueryChanges.__new__(QueryChanges)
     pond._changes._lifetime = pond._lifetime
     assert pond.costs() == {}
-    for request in (lambda: pond.table("q"), lambda: pond.late_rows("q"), pond.manifest, pond.sharing):
-        with pytest.raises(KeyError):
+    named = (lambda: pond.table("spend"), lambda: pond.late_rows("spend"), lambda: pond.lookup("spend", 1))
+    for request in (*named, pond.manifest, pond.sharing):
+        with pytest.raises(QueryError, match=r"not open.*pond\.start\(\)"):
             request()
+
+
+def test_a_name_that_no_query_has_is_an_error_with_similar_names() -> None:
+    pond = Pond.__new__(Pond)
+    pond._declarations = SimpleNamespace(queries={"spend": None})  # type: ignore[assignment]
+    followers = SimpleNamespace(tables=MemoryTables(), late_tables=MemoryTables())
+    pond._lifetime = SimpleNamespace(opened=SimpleNamespace(followers=followers))  # type: ignore[assignment]
+    for request in (pond.table, pond.late_rows, pond.lookup):
+        with pytest.raises(QueryError, match="no query 'spent'") as refused:
+            request("spent")
+        assert refused.value.cure.startswith("Did you mean spend?")
