@@ -19,23 +19,23 @@ from millpond.spark.session.jars import Jar, fetched
 
 
 def test_a_broker_that_is_killed_has_what_it_acknowledged(
-    kafka_installed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kafka_server: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with KafkaServer(tmp_path / "kafka") as server:
-        file = tmp_path / "connections.json"
-        file.write_text(json.dumps({"plain": {"servers": server.servers}, "secured": server.secured}))
-        monkeypatch.setenv("MILLPOND_CONNECTIONS", str(file))
-        sources = [Source("kafka", (("connection", name),)) for name in ("plain", "secured")]
-        assert not [*unreachable_brokers(Stream("tx", (Field("a", "int"),), source) for source in sources)]
-        server.create("tx", 2)
-        server.produce("tx", [(n % 2, b"k%d" % n, b"v%d" % n) for n in range(10)])
-        before = server.read("tx")
-        server.kill()
-        server.start()
-        assert server.read("tx") == before
-        assert [(m.partition, m.offset, m.value) for m in before][:2] == [(0, 0, b"v0"), (0, 1, b"v2")]
-        server.delete_before("tx", 0, 3)
-        assert [m.offset for m in server.read("tx") if m.partition == 0] == [3, 4]
+    file = tmp_path / "connections.json"
+    file.write_text(json.dumps({"plain": {"servers": kafka_server.servers}, "secured": kafka_server.secured}))
+    monkeypatch.setenv("MILLPOND_CONNECTIONS", str(file))
+    sources = [Source("kafka", (("connection", name),)) for name in ("plain", "secured")]
+    assert not [*unreachable_brokers(Stream("tx", (Field("a", "int"),), source) for source in sources)]
+    topic = "killed_broker"
+    kafka_server.create(topic, 2)
+    kafka_server.produce(topic, [(n % 2, b"k%d" % n, b"v%d" % n) for n in range(10)])
+    before = kafka_server.read(topic)
+    kafka_server.kill()
+    kafka_server.start()
+    assert kafka_server.read(topic) == before
+    assert [(m.partition, m.offset, m.value) for m in before][:2] == [(0, 0, b"v0"), (0, 1, b"v2")]
+    kafka_server.delete_before(topic, 0, 3)
+    assert [m.offset for m in kafka_server.read(topic) if m.partition == 0] == [3, 4]
 
 
 def test_its_command_says_how_to_start_a_broker(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,6 @@ import pytest
 from kit.programs.forked_program import run_forked
 from kit.servers.kafka_server import KafkaServer, Message
 from kit.servers.servers import until
-from millpond.connections import VARIABLE
 from millpond.errors import AheadError, QueryTypeError, StoreError, UnsupportedQuery
 from millpond.followers.record_rows import key_columns
 from millpond.followers.sinks.kafka import KafkaSink, Topic, messages
@@ -176,38 +175,36 @@ def test_without_transactions_rows_come_at_least_once_with_the_same_key(
     assert sorted(set(found)) == expected(tmp_path)
 
 
-def test_a_broker_that_is_away_is_told_and_tried_again(tmp_path: Path, kafka_installed: None) -> None:
-    path = tmp_path / "connections.json"
-    make_pond(tmp_path)
-    with KafkaServer(tmp_path / "kafka") as server, pytest.MonkeyPatch.context() as patch:
-        path.write_text(json.dumps({"test": {"servers": server.servers}}))
-        patch.setenv(VARIABLE, str(path))
-        patch.setattr("millpond.followers.sinks.kafka_publisher.SECONDS", 3.0)
-        server.create("t")
-        follower = sink_of(tmp_path, "t")
-        log = list(make_pond(tmp_path))
-        for n, entry, manifest in log[: follower.cursor().n + 3]:
-            follower.apply(n, entry, manifest)
-        follower._publisher.begin(messages("q", "t", 3, entries(tmp_path)[1][1], ("w", "k")))
-        server.kill()  # in a transaction, whose end may hang in the library
-        with pytest.raises(StoreError, match="Kafka did not take what is for the topic t"):
+def test_a_broker_that_is_away_is_told_and_tried_again(
+    kafka_server: KafkaServer, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millpond.followers.sinks.kafka_publisher.SECONDS", 3.0)
+    follower = sink_of(tmp_path, topic)
+    log = list(make_pond(tmp_path))
+    for n, entry, manifest in log[: follower.cursor().n + 3]:
+        follower.apply(n, entry, manifest)
+    follower._publisher.begin(messages("q", topic, 3, entries(tmp_path)[1][1], ("w", "k")))
+    kafka_server.kill()  # in a transaction, whose end may hang in the library
+    try:
+        with pytest.raises(StoreError, match=f"Kafka did not take what is for the topic {topic}"):
             follower._publisher.commit(cursor_at(log[3][1]))
-        with pytest.raises(StoreError, match="Kafka did not take what is for the topic t"):
+        with pytest.raises(StoreError, match=f"Kafka did not take what is for the topic {topic}"):
             for n, entry, manifest in log[2:]:
                 follower.apply(n, entry, manifest)
-        server.start()
-        patch.setattr("millpond.followers.sinks.kafka_publisher.SECONDS", 30.0)
+    finally:
+        kafka_server.start()
+    monkeypatch.setattr("millpond.followers.sinks.kafka_publisher.SECONDS", 30.0)
 
-        def is_complete() -> bool:
-            with contextlib.suppress(StoreError):  # it may fence the transaction that it lost
-                for n, entry, manifest in log[follower.cursor().n + 1 :]:
-                    follower.apply(n, entry, manifest)
-                return True
-            return False
+    def is_complete() -> bool:
+        with contextlib.suppress(StoreError):  # it may fence the transaction that it lost
+            for n, entry, manifest in log[follower.cursor().n + 1 :]:
+                follower.apply(n, entry, manifest)
+            return True
+        return False
 
-        until(is_complete, "the broker takes the other records")
-        assert told(server.read("t")) == expected(tmp_path)
-        follower.close()
+    until(is_complete, "the broker takes the other records")
+    assert told(kafka_server.read(topic)) == expected(tmp_path)
+    follower.close()
 
 
 def test_a_deleted_row_is_a_record_without_a_value() -> None:

@@ -19,7 +19,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "kafka_fraud" / "run.py"
 
 @pytest.mark.slow
 def test_card_fraud_from_kafka_to_kafka(
-    spark: SparkSession, kafka_installed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    spark: SparkSession, kafka_server: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setenv(VARIABLE, "")  # the example sets it; this puts it back
@@ -27,8 +27,10 @@ def test_card_fraud_from_kafka_to_kafka(
     assert spec is not None and spec.loader is not None
     example = module_from_spec(spec)
     spec.loader.exec_module(example)
-    with KafkaServer(tmp_path / "kafka") as server:
-        alerts = example.run(server.servers, tmp_path)
+    try:
+        alerts = example.run(kafka_server.servers, tmp_path)
+    finally:
+        kafka_server.remove("payments", "alerts")  # other tests may have topics with these names
     newest: dict[int, float] = {}
     taken, huge = [], Counter()
     for partition, _, value in example.payments():

@@ -223,7 +223,11 @@ def test_the_examples_with_kafka_run(
     for topic, partitions in TOPICS.items():
         kafka_server.create(topic, partitions)
     blocks = [block._replace(text=block.text.replace(BROKER, kafka_server.servers)) for block in run.blocks]
-    play(run._replace(blocks=blocks), spark, here, console)
+    try:
+        play(run._replace(blocks=blocks), spark, here, console)
+    finally:
+        console.close()
+        kafka_server.remove(*TOPICS)
 
 
 def play(run: Run, spark: SparkSession, here: Path, console: Console) -> None:

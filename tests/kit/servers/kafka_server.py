@@ -155,6 +155,12 @@ class KafkaServer(Watched):
         for made in admin.create_topics([asked]).values():
             made.result(_SECONDS)
 
+    def remove(self, *topics: str) -> None:
+        """Remove topics, so that another test can create topics with their names."""
+        admin = AdminClient(self.client())
+        for removed in admin.delete_topics([*topics]).values():
+            removed.result(_SECONDS)
+
     def widen(self, topic: str, partitions: int) -> None:
         """Give a topic more partitions."""
         admin = AdminClient(self.client())
