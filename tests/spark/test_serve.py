@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -279,39 +279,43 @@ def test_a_service_ends_without_waiting_for_a_long_analysis(spark: SparkSession,
     serve_here(bench, look)
 
 
-def test_a_leader_that_was_suspended_past_its_take_over_writes_nothing(tmp_path: Path) -> None:
+def test_a_leader_that_was_suspended_past_its_take_over_writes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.add_file()
     bench.add_file()
-    with bench.serve("first") as first, bench.serve("second") as second:
-        until(lambda: "Standing by" in bench.said("first") + bench.said("second"), lambda: bench.said("second"))
-        until(lambda: Client.of(bench.pond).status().events == 200, lambda: bench.said("first"))
+
+    def tell(name: str) -> Callable[[], str]:
+        return lambda: bench.said(name)
+
+    # the Java machine of the leader is suspended, too
+    with ExitStack() as ends:
+        leader = ends.enter_context(bench.serve("first"))
+        until(lambda: "Leading" in bench.said("first"), tell("first"))
+        standby = ends.enter_context(bench.serve("second", [str(JOINED)], joining(spark)))
+        until(lambda: "Standing by" in bench.said("second"), tell("second"))
+        until(lambda: Client.of(bench.pond).status().events == 200, tell("first"))
         until(lambda: Client.of(bench.pond).lookup("spend", "c1").window_us == (0, 10 * SECOND), lambda: "the view")
-        leader, standby = (first, second) if "Leading" in bench.said("first") else (second, first)
-        names = {first: "first", second: "second"}
         old = Client.of(bench.pond)
         family = [leader.pid, *below(leader.pid)]
         for pid in family:
             os.kill(pid, signal.SIGSTOP)
-        until(lambda: "Leading" in bench.said(names[standby]), lambda: bench.said(names[standby]))
+        until(lambda: "Leading" in bench.said("second"), tell("second"))
         bench.add_file()
         bench.add_file()
-        until(lambda: Client.of(bench.pond).status().events == 200, lambda: bench.said(names[standby]))
+        until(lambda: Client.of(bench.pond).status().events == 200, tell("second"))
         until(lambda: Client.of(bench.pond).lookup("spend", "c1").window_us == (20 * SECOND, 30 * SECOND),
-              lambda: bench.said(names[standby]))  # fmt: skip
+              tell("second"))  # fmt: skip
         assert Client.of(bench.pond).url != old.url
         for pid in family:
             os.kill(pid, signal.SIGCONT)
         bench.add_file()
-        until(lambda: "MP-FENCED" in bench.said(names[leader]), lambda: bench.said(names[leader]))
-        until(lambda: old.health().role == "standby", lambda: bench.said(names[leader]))
-        until(lambda: len(written(tmp_path / "spend")) == 16, lambda: bench.said(names[standby]))
+        until(lambda: "MP-FENCED" in bench.said("first"), tell("first"))
+        until(lambda: old.health().role == "standby", tell("first"))
+        until(lambda: len(written(tmp_path / "spend")) == 16, tell("second"))
         assert written(tmp_path / "spend") == expected(range(4))
-        until(
-            lambda: Client.of(bench.pond).lookup("spend", "c1").window_us == (30 * SECOND, 40 * SECOND),
-            lambda: bench.said(names[standby]),
-        )
-        assert "starts anew" not in bench.said(names[leader]), "a suspension is not a stall"
+        until(lambda: Client.of(bench.pond).lookup("spend", "c1").window_us == (30 * SECOND, 40 * SECOND),
+              tell("second"))  # fmt: skip
+        assert "starts anew" not in bench.said("first"), "a suspension is not a stall"
         for process in (standby, leader):
             process.send_signal(signal.SIGTERM)
             assert process.wait(240) == 0

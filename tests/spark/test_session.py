@@ -210,21 +210,7 @@ def test_a_session_without_mllib_has_none_of_its_classes(spark: SparkSession) ->
         spark._jvm.java.lang.Class.forName("org.apache.spark.ml.Pipeline")
 
 
-def test_the_jvm_dies_with_its_python() -> None:
-    program = """
-        import os, signal
-        from millpond.spark.session.session import spark_session
-        spark_session("local[1]", driver_memory="600m", mllib=False)
-        print("started", flush=True)
-        os.kill(os.getpid(), signal.SIGKILL)
-    """
-    command = [sys.executable, "-c", textwrap.dedent(program)]
-    # The JVM inherits both pipes: `run` returns when it has ended as well, or raises TimeoutExpired.
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert (done.stdout, done.returncode) == ("started\n", -9), done.stderr
-
-
-def test_a_handler_of_ctrl_c_stays_while_spark_starts() -> None:
+def test_a_handler_of_ctrl_c_stays_while_spark_starts_and_the_jvm_dies_with_its_python() -> None:
     program = """
         import os, signal, sys, threading
         from millpond import spark_session
@@ -239,12 +225,13 @@ def test_a_handler_of_ctrl_c_stays_while_spark_starts() -> None:
         threading.Thread(target=pressing, daemon=True).start()
         spark = spark_session("local[1]", driver_memory="600m", mllib=False)
         done.set()
-        print(len(seen) > 100, spark.range(5).count())
-        spark.stop()
+        print(len(seen) > 100, spark.range(5).count(), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]
+    # The JVM inherits both pipes: `run` returns when it has ended as well, or raises TimeoutExpired.
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert (done.stdout, done.returncode) == ("True 5\n", 0), done.stderr
+    assert (done.stdout, done.returncode) == ("True 5\n", -9), done.stderr
 
 
 def test_workers_find_what_tasks_need_loaded_and_import_nothing_from_zips(spark: SparkSession) -> None:

@@ -10,8 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.spark.test_serve import running, until
+from pyspark.sql import SparkSession
+from tests.spark.test_serve import JOINED, running, until
 
+from kit.programs.shared_java import joining
 from millpond.service.api.client import Client
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -25,10 +27,13 @@ LIMIT = "20"
 
 
 @contextmanager
-def millpond(folder: Path, name: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process of the command `millpond`, whose output goes to a file of that name."""
+def millpond(
+    folder: Path, name: str, *words: str, spark: SparkSession | None = None
+) -> Iterator[subprocess.Popen[bytes]]:  # fmt: skip
+    """A process of the command `millpond`, whose output goes to a file of that name; it joins Java of `spark`."""
     options = ["--master", "local[2]", "--memory", "700m", "--stalled-after", LIMIT]
-    with running(folder / f"{name}.log", "-m", "millpond", *words, *options) as process:
+    program, java = (["-m", "millpond"], {}) if spark is None else ([str(JOINED)], joining(spark))
+    with running(folder / f"{name}.log", *program, *words, *options, **java) as process:
         yield process
 
 
@@ -47,12 +52,12 @@ def rows(folder: Path) -> list[tuple[int, str]]:
     return sorted((row["n"], row["k"]) for row in map(json.loads, lines))
 
 
-def test_a_run_ends_if_the_check_of_its_input_never_does(tmp_path: Path) -> None:
+def test_a_run_ends_if_the_check_of_its_input_never_does(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     os.mkfifo(tmp_path / "in" / "1.parquet")  # whoever opens it waits for a writer
     file = tmp_path / "pond.sql"
     file.write_text(POND.format(tmp_path).replace("json OPTIONS", "parquet OPTIONS"))
-    with millpond(tmp_path, "run", "run", str(file), "--once") as process:
+    with millpond(tmp_path, "run", "run", str(file), "--once", spark=spark) as process:
         status = process.wait(180)
     last = output(tmp_path, "run").splitlines()[-1]
     assert (status, last.partition(" (")[0].partition(", in ")[0]) == (
@@ -62,14 +67,16 @@ def test_a_run_ends_if_the_check_of_its_input_never_does(tmp_path: Path) -> None
 
 
 @pytest.mark.timeout(600)
-def test_a_leader_ends_a_new_query_with_which_an_epoch_never_ends_and_the_standby_goes_on(tmp_path: Path) -> None:
+def test_a_leader_ends_a_new_query_with_which_an_epoch_never_ends_and_the_standby_goes_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     (tmp_path / "in").mkdir()
     file, pond = tmp_path / "pond.sql", tmp_path / "pond.pond"
     file.write_text(POND.format(tmp_path))
     events(tmp_path, "1.json", 0)
     with millpond(tmp_path, "first", "serve", str(file)) as first:
         until(lambda: len(rows(tmp_path)) == 20, lambda: output(tmp_path, "first"))
-        with millpond(tmp_path, "second", "serve", str(file)):
+        with millpond(tmp_path, "second", "serve", str(file), spark=spark):
             until(lambda: "Standing by" in output(tmp_path, "second"), lambda: output(tmp_path, "second"))
             Client.of(pond).add("greedy", "SELECT n, k RLIKE p AS x FROM STREAM ev", sink="json")
             # as many steps as there are ways to choose 25 of 200
