@@ -20,6 +20,7 @@ import pyspark
 import pytest
 
 from kit.programs.forked_program import ForkedProgram
+from kit.servers.hdfs_server import HdfsServer
 from kit.servers.servers import JAVA_FLAGS, until
 from kit.servers.yarn_server import YarnServer
 from millpond.control.wiring.reader import read_truth
@@ -134,8 +135,8 @@ def processes(folder: Path, word: str) -> dict[int, list[str]]:
 
 
 @pytest.fixture(scope="module")
-def yarn(hdfs_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[YarnServer]:
-    with YarnServer(tmp_path_factory.mktemp("yarn") / "server") as server:
+def yarn(hdfs_server: HdfsServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[YarnServer]:
+    with YarnServer(hdfs_server, tmp_path_factory.mktemp("yarn")) as server:
         yield server
     for word in (MASTER, EXECUTOR, "pond.py"):  # of an application that a failed test has left
         for process in processes(server.folder, word):

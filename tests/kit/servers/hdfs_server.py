@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -64,14 +65,15 @@ class HdfsServer(Watched):
         self._folder.mkdir(parents=True, exist_ok=True)
         self.launch(self._command, self._folder)
         until(lambda: len(self._printed()) == 2, "the gateway of HDFS prints its port and token", _SECONDS)
+        with closing(self.gateway()) as gateway:
+            self._start_nodes(gateway)
+        return self
+
+    def gateway(self) -> Any:
+        """A connection to the Java process, which the caller closes."""
         _, token = self._printed()
         parameters = GatewayParameters(port=self._gateway_port, auth_token=token, enable_memory_management=False)
-        gateway = JavaGateway(gateway_parameters=parameters)
-        try:
-            self._start_nodes(gateway)
-        finally:
-            gateway.close()
-        return self
+        return JavaGateway(gateway_parameters=parameters)
 
     def _printed(self) -> list[str]:
         """The lines that the gateway has printed."""

@@ -1,7 +1,8 @@
-"""A cluster of YARN with HDFS for tests: a resource manager and a node manager in the Java process of HDFS."""
+"""A cluster of YARN for tests: a resource manager and a node manager in the Java process of an HDFS."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +13,32 @@ _SECONDS = 120.0
 _SCHEDULER = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.fifo.FifoScheduler"
 
 
-class YarnServer(HdfsServer):
-    """One host with 8 GB; `environment` are the variables by which Spark finds it."""
+class YarnServer:
+    """One host with 8 GB; a context manager that starts and stops it. `environment` names it to Spark."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.folder, self._settings = folder, folder / "conf"
+    def __init__(self, hdfs: HdfsServer, folder: Path) -> None:
+        self.uri, self.folder, self._settings = hdfs.uri, folder, folder / "conf"
         self.environment = {"HADOOP_CONF_DIR": str(self._settings)}
+        self._gateway = hdfs.gateway()
+        self._services: list[Any] = []
 
-    def _start_nodes(self, gateway: Any) -> None:
-        super()._start_nodes(gateway)
-        yarn = gateway.jvm.org.apache.hadoop.yarn
+    def __enter__(self) -> YarnServer:
+        yarn = self._gateway.jvm.org.apache.hadoop.yarn
         settings = yarn.conf.YarnConfiguration()
         for name, value in self._write_settings().items():
             settings.set(name, value)
         manager, node = yarn.server.resourcemanager.ResourceManager(), yarn.server.nodemanager.NodeManager()
-        for service in (manager, node):
+        self._services = [manager, node]
+        for service in self._services:
             service.init(settings)
             service.start()
         until(lambda: manager.getResourceScheduler().getNumClusterNodes() == 1, "YARN has its node", _SECONDS)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with closing(self._gateway):
+            for service in reversed(self._services):
+                service.stop()
 
     def _write_settings(self) -> dict[str, str]:
         """The settings of both managers, which are also in files for Spark."""
@@ -40,8 +48,8 @@ class YarnServer(HdfsServer):
             "address": "127.0.0.1:0",
             "localizer.address": "127.0.0.1:0",
             "webapp.address": "127.0.0.1:0",
-            "local-dirs": str(self._folder / "local"),
-            "log-dirs": str(self._folder / "logs"),
+            "local-dirs": str(self.folder / "local"),
+            "log-dirs": str(self.folder / "logs"),
             "resource.memory-mb": "8192",
             "resource.cpu-vcores": "8",
             "vmem-check-enabled": "false",
