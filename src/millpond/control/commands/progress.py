@@ -170,7 +170,7 @@ class Progress:
             table.add_row("late and dead", self._totals.losses_line() or "none")
             for one in self._behind():
                 table.add_row(f"behind {one.stream}", backlog(one.waiting, one.unit))
-            table.add_row("sinks", self.sinks())
+            table.add_row("sinks", self.sinks().removeprefix("sinks "))
             return table
 
     def _rows_of(self, name: str) -> str:

@@ -108,12 +108,16 @@ def change_text(done: Changed | Priced) -> str:
     >>> print(change_text(Changed("add", "hourly", 7, 3_300_000_000, None, first)).replace("; ", ";\\n"))
     add hourly at record 7, complete from 1970-01-01 00:55:00Z;
     first window 1970-01-01 01:00:00Z to 1970-01-01 02:00:00Z, its rows come at event time 1970-01-01 02:00:10Z
+    >>> change_text(Changed("add", "top", 7, 4_000_000_000, None, first)).partition(";")[0]
+    'add top at record 7'
     >>> change_text(Changed("param", "limt", 8, what="no query uses it; those in use are limit"))
     'param limt at record 8; no query uses it; those in use are limit'
     >>> change_text(Changed("add", "all", 7, what="/ponds/a/out/all"))
     'add all at record 7; rows go to /ponds/a/out/all'
     """
-    whole = "" if done.complete_from_us is None else f", complete from {utc(done.complete_from_us)}"
+    # of a text of several steps, the time is that of the last step's input, and can be within the first window
+    within = done.first is not None and done.first.start_us < (done.complete_from_us or done.first.start_us)
+    whole = "" if done.complete_from_us is None or within else f", complete from {utc(done.complete_from_us)}"
     if done.first is not None:
         whole += (
             f"; first window {utc(done.first.start_us)} to {utc(done.first.end_us)}, its rows come at event time "
