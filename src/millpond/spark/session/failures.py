@@ -19,6 +19,7 @@ from millpond.errors import (
     MillpondError,
     NoMemoryError,
     OffsetGapError,
+    SetupError,
     SourceError,
     SparkError,
     from_text,
@@ -28,7 +29,10 @@ from millpond.spark.session.worker import SAME_VERSION_CURE
 
 _EXIT_FOR_MEMORY = 52
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|File too large")
-_MEMORY = re.compile(r"java\.lang\.OutOfMemoryError(?:: [^\n]*)?|\[UNABLE_TO_ACQUIRE_MEMORY\][^\n]*")
+_MEMORY = re.compile(
+    r"java\.lang\.OutOfMemoryError(?:: [^\n]*)?|\[UNABLE_TO_ACQUIRE_MEMORY\][^\n]*"
+    rf"|ExecutorLostFailure[^\n]* (?:exit(?:ed with)? code:?|status:?) {_EXIT_FOR_MEMORY}\b"
+)
 _THROWN = re.compile(r"^: (?:[\w.$]+\.)?([\w$]+(?:: [^\n]*)?)$", re.MULTILINE)
 _CAUSE = re.compile(r"^Caused by: (?:[\w.$]+\.)?([\w$]+(?:: [^\n]*)?)$", re.MULTILINE)
 _PYTHON = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Exit|Interrupt)(?:: [^\n]*)?)$", re.MULTILINE)
@@ -47,6 +51,10 @@ class _Rule(NamedTuple):
 
 
 _RULES = (
+    _Rule(
+        r"((?:The value [^\n]* in the config |Invalid Spark config: )[^\n]*?)\.?(?: SQLSTATE[^\n]*)?(?:\n|$)",
+        SetupError, "Spark refuses a setting: {1}.", "Correct it (--conf, or conf in millpond.toml).",
+    ),
     _Rule(
         r"(?m)(?:MemoryError|ArrowMemoryError)(?:: [^\n]*)?$|Cannot allocate memory", NoMemoryError,
         "A Python process has no memory left: {0}.",

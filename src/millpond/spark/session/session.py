@@ -163,6 +163,8 @@ MIN_HEAP = 512 << 20
 
 _UNITS = {"": 1 << 20, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"(\d+)([kmgt]?)b?", re.IGNORECASE)
+_COUNTS = ("spark.executor.cores", "spark.executor.instances", "spark.cores.max")
+"""Settings that have to be positive numbers; for a wrong one, Spark's launcher prints a Java trace."""
 _MASTER = re.compile(
     r"local(\[(\d+|\*)(\s*,\s*\d+)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]|yarn|(spark|k8s)://.+"
 )
@@ -268,6 +270,7 @@ def explaining() -> Iterator[None]:
 def launch_conf(master: str, app_name: str, driver_memory: str, extra: Mapping[str, str]) -> dict[str, str]:
     """Return every setting of a new session, by name."""
     _check_launch(master, driver_memory)
+    _check_executors(extra)
     local = master.startswith("local")  # all on this machine, including the executors of local-cluster[…]
     folder = own_folder(Path(tempfile.gettempdir()))
     settings = [setting for setting in SETTINGS if setting.when is not When.NEEDED]
@@ -368,10 +371,11 @@ def _build(conf: Mapping[str, str]) -> SparkSession:
             with ThreadPoolExecutor(1) as other:
                 other.submit(SparkContext.getOrCreate, settings).result()
         spark = SparkSession.builder.config(conf=settings).getOrCreate()
+        spark._jsparkSession.sessionState()  # reads the settings of SQL, of which one may be invalid
+        check_session(spark)
+        remember_names(spark)
     except (PySparkException, Py4JError) as error:
         raise explained(error) from error
-    check_session(spark)
-    remember_names(spark)
     if not is_local(spark):
         watch_executors(spark, _private_folder() / "cluster.log")
     return spark
@@ -410,6 +414,21 @@ def _check_launch(master: str, memory: str) -> None:
         raise SetupError(f"{memory!r} is no size of a heap.", "Write it as 900m or 2g.")
     if int(size[1]) * _UNITS[size[2].lower()] < MIN_HEAP:
         raise NoMemoryError(f"A heap of {memory} is too small for Spark.", f"Give it {MIN_HEAP >> 20}m or more.")
+
+
+def _check_executors(settings: Mapping[str, str]) -> None:
+    """Refuse settings of executors for which Spark's launcher would print a Java trace.
+
+    Raises:
+        SetupError: a size or a number is not valid.
+    """
+    memory = settings.get("spark.executor.memory")
+    if memory is not None and not ((size := _SIZE.fullmatch(memory.strip())) and int(size[1])):
+        raise SetupError(f"spark.executor.memory is {memory!r}, which is no size.", "Write it as 900m or 2g.")
+    for name in _COUNTS:
+        count = settings.get(name, "1").strip()
+        if not (count.isascii() and count.isdecimal() and int(count)):
+            raise SetupError(f"{name} is {settings[name]!r}, which is no positive number.", "Write it as 4.")
 
 
 def _has_handler() -> bool:

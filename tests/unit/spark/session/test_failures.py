@@ -36,8 +36,15 @@ TEXTS = [
         "MP-SOURCE", "Malformed records are detected",
     ),
     (TASK + "java.io.IOException: No space left on device\n\tat java.io", "MP-DISK", "No space left on device"),
+    ("Error while instantiating 'SessionStateBuilder':\n\tat org\nCaused by: org.apache.spark.SparkException: "
+     "[INVALID_CONF_VALUE.TYPE_MISMATCH] The value 'x' in the config \"spark.a.b\" is invalid. It should be a/an 'int'"
+     " value. SQLSTATE: 22022", "MP-SETUP", "refuses a setting: The value 'x' in the config \"spark.a.b\" is invalid"),
+    (": org.apache.spark.SparkException: [INVALID_SPARK_CONFIG.X] Invalid Spark config: spark.a is not allowed.\n",
+     "MP-SETUP", "refuses a setting: Invalid Spark config: spark.a is not allowed."),
     (STREAM + "Caused by: java.io.IOException: File too large\n\tat java", "MP-DISK", "File too large"),
     (TASK + "java.lang.OutOfMemoryError: Java heap space\n\tat java", "MP-MEMORY", "Java heap space"),
+    (TASK + "ExecutorLostFailure (executor 1 exited caused by one of the running tasks) Reason: Command exited with"
+     " code 52", "MP-MEMORY", "code 52"),
     (
         "PythonException: Traceback (most recent call last):\n  File x\nnumpy._core._exceptions._ArrayMemoryError: "
         "Unable to allocate 9 GiB\n\tat org",
@@ -124,6 +131,17 @@ def test_a_launch_that_cannot_work_is_refused_before_java_starts(master: str, me
     with pytest.raises(SetupError, match=what) as caught:
         launch_conf(master, "test", memory, {})
     assert caught.value.cure
+
+
+@pytest.mark.parametrize(("name", "value", "valid"), [
+    ("spark.executor.memory", "oops", "4g"), ("spark.executor.memory", "0", "900MB"),
+    ("spark.executor.cores", "many", "4"), ("spark.executor.instances", "-1", " 2 "), ("spark.cores.max", "0", "8"),
+])  # fmt: skip
+def test_a_wrong_setting_of_executors_is_refused_by_its_name(name: str, value: str, valid: str) -> None:
+    with pytest.raises(SetupError, match=f"{name} is '{value}', which is no") as caught:
+        launch_conf("spark://a:7077", "test", "900m", {name: value})
+    assert caught.value.code == "MP-SETUP" and "Write it as" in caught.value.cure
+    assert launch_conf("spark://a:7077", "test", "900m", {name: valid})[name] == valid
 
 
 @pytest.mark.parametrize(
