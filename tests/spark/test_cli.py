@@ -227,6 +227,10 @@ def test_what_a_pond_measured_the_price_of_one_more_and_why_it_is_silent(bench: 
     done = millpond_here("explain", bench.file, "--add", file)
     assert "one more query: best\n" in done.out, done.err
     assert "at most " in done.out
+    steps = f"SELECT window(w, '10 seconds') AS w, max(best) AS best FROM ({more}) GROUP BY window(w, '10 seconds')"
+    done = millpond_here("explain", bench.file, "--add", steps)
+    priced = [line for line in done.out.splitlines() if line.startswith("one more query: ")]
+    assert priced == ["one more query: step 1 of added", "one more query: added"], done.err
 
     why = millpond("why", "csv_out", "--checkpoint", pond)
     assert why.status == 0, why.err

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from millpond.model.change_json import Scale
-from millpond.model.spec import PondSpec
-from millpond.plan.explain.price import price_of_query
+from millpond.model.selection import AnyQuery
+from millpond.model.stream import Stream
+from millpond.plan.explain.price import QueryPrice, price_of_query
 from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.plan import Plan
 from millpond.plan.options.first_complete_window import FirstWindow, first_window
@@ -76,19 +78,23 @@ class Price(NamedTuple):
 def price_of(pond: KnownPond, change: Change, setting: Setting) -> Price:
     """The price of a change if it were made now; `setting` contains the layout of the read."""
     found = _price_of(pond, change, setting)
-    return found._replace(adds=_adds(pond.spec, change, setting.plan)) if isinstance(change, Add) else found
+    if not isinstance(change, Add):
+        return found
+    return found._replace(adds=price_by_step(setting.plan, change.stored.query, (*pond.spec.streams, *change.streams)))
 
 
-def _adds(spec: PondSpec, change: Add, plan: Plan) -> str:
-    """What a query adds to a plan, step by step; a step of other queries is only named."""
-    added, streams = change.stored.query, (*spec.streams, *change.streams)
+def price_by_step(
+    plan: Plan, added: AnyQuery, streams: Sequence[Stream],
+    state: Callable[[QueryPrice], Sequence[str]] = lambda _: (),
+) -> str:  # fmt: skip
+    """What a query adds to a plan, step by step; a step of other queries is only named; `state`: see `price_text`."""
     names = labels([added], streams) | labels(plan.all_queries, streams)
     known, found = {query.name for query in plan.all_queries}, []
     for query in with_inner([added], {stream.name: stream for stream in streams}):
         if query.name in known:
             found.append(f"shared: {names[query.name]}\n")
         else:
-            found.append(price_of_query(plan, query))
+            found.append(price_of_query(plan, query, state))
             plan = build_plan([*plan.all_queries, query])
     return relabelled("".join(found), names)
 

@@ -20,7 +20,7 @@ from millpond.reconfigure import validate
 from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.budgets import with_versions
 from millpond.reconfigure.catalog import applied, not_answered, seen
-from millpond.reconfigure.change_price import _adds
+from millpond.reconfigure.change_price import price_by_step
 from millpond.reconfigure.changes import Drop, Halt, change_of, change_text
 from millpond.reconfigure.inner_reports import labels, plain_names, relabelled, seen_quarantine, seen_record
 from millpond.reconfigure.lifecycle import current
@@ -112,7 +112,7 @@ def test_reports_name_the_queries_only() -> None:
 
 def test_the_price_of_a_query_is_that_of_its_new_steps() -> None:
     known = KnownPond(pond(OTHER), Manifest())
-    adds = _adds(known.spec, validate.add(known, LAST, STREAMS), plan_of(known.spec))
+    adds = price_by_step(plan_of(known.spec), LAST, STREAMS)
     lines = [line for line in adds.splitlines() if line[0] != " " or line.startswith("  group")]
     assert [line for line in lines if line[0] != " "] == [
         "shared: step 1 of r", "one more query: step 2 of q", "one more query: q",

@@ -16,9 +16,9 @@ from millpond.model.expressions import plain_of
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.plan.explain.plan_text import explain
-from millpond.plan.explain.price import price_of_query
 from millpond.plan.groups.plan import Plan
 from millpond.reconfigure.apply import plan_of
+from millpond.reconfigure.change_price import price_by_step
 from millpond.reconfigure.inner_reports import labels, relabelled
 from millpond.reconfigure.lifecycle import current
 from millpond.spark.session.session import spark_session
@@ -78,7 +78,7 @@ def _prices(
     if add is None:
         return
     for query in pond.load(more) if more is not None else (pond.add("added", add),):
-        yield price_of_query(plan, query, partial(price_of_state, measured=measured))
+        yield price_by_step(plan, query, pond.streams, partial(price_of_state, measured=measured))
 
 
 def _differs(spec: PondSpec, queries: tuple[AnyQuery, ...]) -> tuple[str, ...]:

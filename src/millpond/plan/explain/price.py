@@ -107,7 +107,7 @@ def _readers(group: GroupPlan | None, measure: Measure) -> tuple[str, ...]:
     )
 
 
-def price_of_query(plan: Plan, query: AnyQuery, state: Callable[[QueryPrice], Sequence[str]] = lambda _: ()) -> str:
+def price_of_query(plan: Plan, query: AnyQuery, state: Callable[[QueryPrice], Sequence[str]]) -> str:
     """What one more query of any kind would add to a plan, as text; `state`: lines about the size of its state.
 
     Raises:
