@@ -92,13 +92,17 @@ def make_pond(spark: SparkSession, base: Path, **settings: Any) -> Pond:
 
 
 def answer(
-    spark: SparkSession, base: str, fault: str = "", markers: str = "", drain: bool = True, repair: bool = False
-) -> dict[str, Any]:
+    spark: SparkSession, base: str, fault: str = "", markers: str = "", drain: bool = True, repair: bool = False,
+    two_stages: bool = False,
+) -> dict[str, Any]:  # fmt: skip
     """Run the pond until its input is read; optionally `repair` it before, `drain` it afterwards; return the outcome.
 
+    From the second epoch on, one task gathers and folds, unless every epoch has `two_stages` and so a shuffle.
     The `fault` is this process's own, for this pond, with the folder `markers`, which counts its steps.
     """
     faults._faults = faults.from_environment(planned(fault, markers) if markers else {})
+    small_epochs.MEASURED = 2 * small_epochs.REMEMBERED if two_stages else 1
+    small_epochs.MOST_WORK_US = small_epochs.MOST_PEAK_US = 10**9
     try:
         with make_pond(spark, Path(base)) as pond:
             if repair:
@@ -136,11 +140,7 @@ def session(master: str = "local[2]", reuse: str = "true", faults: str = "", mar
 
 
 def main() -> None:
-    """Answer the ponds that are named on the input.
-
-    From the third epoch of a driver on, one task gathers and folds. The epochs before have a shuffle.
-    """
-    small_epochs.MEASURED, small_epochs.MOST_WORK_US = 2, 10**9
+    """Answer the ponds that are named on the input."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         from joined_session import joined_session  # in here, as tests import this file from another folder
 

@@ -56,6 +56,7 @@ def test_small_epochs_have_one_task_once_a_few_are_measured(
 ) -> None:
     monkeypatch.setattr(small_epochs, "MEASURED", 2)
     monkeypatch.setattr(small_epochs, "MOST_WORK_US", 10**9)
+    monkeypatch.setattr(small_epochs, "MOST_PEAK_US", 10**9)
     counts: list[dict[str, int]] = []
     with Pond(spark, folder / "pond", on_epoch=lambda epoch: counts.append(epoch.record.counts["*"])) as pond:
         stream, _, query = QUERY.format(folder=folder).partition(";")

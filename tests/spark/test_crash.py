@@ -146,7 +146,10 @@ class Driver:
             )  # fmt: skip
 
     def order(self, base: Path, **options: Any) -> None:
-        """Start to run a pond to its end, with the options `fault`, `markers`, `drain`, `repair` and `workers`."""
+        """Start to run a pond to its end.
+
+        The options are `fault`, `markers`, `drain`, `repair`, `two_stages` and `workers`.
+        """
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"base": str(base), **options}) + "\n")
         self.process.stdin.flush()
@@ -417,6 +420,10 @@ class Scenario(NamedTuple):
     def __str__(self) -> str:
         return "-".join((self.action, *(step.partition(":")[0] for step in self.steps), str(self.turn)))
 
+    def has_two_stages(self, number: int) -> bool:
+        """Whether each epoch of a driver has two stages; the drivers of a scenario alternate, and so do scenarios."""
+        return (number + len("".join(self.steps)) + self.turn) % 2 == 1
+
     def faults(self, reached: dict[str, int]) -> list[tuple[str, str]]:
         """The steps, and the faults as the environment plans them."""
         return [(step.partition(":")[0], f"{self._occurrence(step, reached)}:{self.action}") for step in self.steps]
@@ -471,16 +478,17 @@ def run_scenario(world: World, scenario: Scenario) -> None:
     base = world.base(str(scenario))
     asleep: dict[str, Driver] = {}
     with contextlib.ExitStack() as drivers:
-        for step, fault in scenario.faults(world.reached):
+        for number, (step, fault) in enumerate(scenario.faults(world.reached)):
             driver = drivers.enter_context(world.victims.one() if scenario.alone(step) else world.victims.joined())
             markers = base / "faults" / step
             markers.mkdir()
+            options = {"fault": fault, "markers": str(markers), "two_stages": scenario.has_two_stages(number)}
             if scenario.action == "kill":
-                driver.order(base, fault=fault, markers=str(markers))
+                driver.order(base, **options)
                 assert driver.process.wait(SECONDS) == -signal.SIGKILL  # the Java machine of the tests lives on
                 assert reached_in(markers) == {step}
             else:
-                stop(driver, asleep, base, fault=fault, markers=str(markers))
+                stop(driver, asleep, base, **options)
                 asleep[step] = driver
             world.seen[step, scenario.action] = f"reached at {fault.split(':')[1]}, output exact"
         done = without_lock(asleep, lambda: world.successor.finish(base))
@@ -541,10 +549,13 @@ def is_stopped(process: subprocess.Popen[Any]) -> bool:
     return state == "T"
 
 
-def with_faults(world: World, base: Path, faults: str = "", **workers: str) -> dict[str, Any]:
+def with_faults(
+    world: World, base: Path, faults: str = "", two_stages: bool = False, **workers: str
+) -> dict[str, Any]:
     """Let the successor run a pond with faults that are planned in its workers, and count steps; the outcome."""
     markers = str(base / "faults")
-    return world.successor.finish(base, markers=markers, workers={"faults": faults, "markers": markers, **workers})
+    planned = {"faults": faults, "markers": markers, **workers}
+    return world.successor.finish(base, markers=markers, two_stages=two_stages, workers=planned)
 
 
 @pytest.fixture(scope="module")
@@ -589,6 +600,8 @@ def results(world: World, request: pytest.FixtureRequest) -> Iterator[dict[Scena
 def test_scenarios_have_every_step_of_drivers() -> None:
     planned = [(scenario.action, step.partition(":")[0]) for scenario in SCENARIOS for step in scenario.steps]
     assert sorted(planned) == sorted((action, step) for action in ("kill", "stop") for step in HERE)
+    ways = {(scenario.action, scenario.has_two_stages(i)) for scenario in SCENARIOS for i in range(len(scenario.steps))}
+    assert len(ways) == 4
 
 
 @pytest.mark.spark
@@ -618,12 +631,13 @@ def test_drivers_may_be_killed_or_stopped_one_after_the_other(
 
 
 @pytest.mark.spark
-def test_a_killed_worker_costs_a_retry_of_its_task(world: World) -> None:
+@pytest.mark.parametrize("two_stages", [False, True])
+def test_a_killed_worker_costs_a_retry_of_its_task(world: World, two_stages: bool) -> None:
     """One fault per step and epoch: a task may fail four times, so all of them fit into one run."""
     faults = [f"{step}:{epoch if step == 'gather.start' else 2 * epoch - 1}:kill"
               for epoch, step in enumerate(WORKER_STEPS, 1)]  # fmt: skip
-    base = world.base("workers")
-    done = with_faults(world, base, ",".join(faults), master="local[2,4]")
+    base = world.base(f"workers {two_stages}")
+    done = with_faults(world, base, ",".join(faults), two_stages, master="local[2,4]")
     assert done["ok"], done["error"]
     assert reached_in(base / "faults") == set(WORKER_STEPS)
     check_exact(base, world.truth)
@@ -635,12 +649,15 @@ def test_a_killed_worker_costs_a_retry_of_its_task(world: World) -> None:
 @pytest.mark.spark
 @pytest.mark.parametrize("step", [pytest.param(step, marks=() if step == "fold.after_delta" else pytest.mark.exhaustive)
                                   for step in WORKER_STEPS])  # fmt: skip
-def test_without_retries_a_killed_worker_ends_the_run_and_the_next_run_is_right(world: World, step: str) -> None:
+@pytest.mark.parametrize("two_stages", [False, True])
+def test_without_retries_a_killed_worker_ends_the_run_and_the_next_run_is_right(
+    world: World, step: str, two_stages: bool
+) -> None:
     """Its workers are never used twice, and give the same output as others."""
-    base = world.base(f"worker-{step}")
-    assert not with_faults(world, base, f"{step}:5:kill", reuse="false")["ok"]
+    base = world.base(f"worker-{step}-{two_stages}")
+    assert not with_faults(world, base, f"{step}:5:kill", two_stages, reuse="false")["ok"]
     assert reached_in(base / "faults") == {step}
-    again = with_faults(world, base, f"{step}:5:kill", reuse="false")
+    again = with_faults(world, base, f"{step}:5:kill", two_stages, reuse="false")
     assert again["ok"], again["error"]
     check_exact(base, world.truth)
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import msgspec
 import pyarrow as pa
 
-from millpond.clock import lap_us
+from millpond.clock import cpu_us, lap_us
 from millpond.faults import reached
 from millpond.log.records import Receipt
 from millpond.model.selection import foreign_above
@@ -52,7 +52,7 @@ def fold(
         FilesLostError: a store that carries files has lost some of them.
     """
     reached("fold.start")
-    began, spans = lap_us(), Spans(f"fold {instance}")
+    began, began_cpu, spans = lap_us(), cpu_us(), Spans(f"fold {instance}")
     with spans.during("unpack"):
         contents = combine_packets(packets)
         context, marks = _begin(task, instance, contents, files)
@@ -79,6 +79,7 @@ def fold(
         for stream, batches in contents.dead.items():
             writer.write(dead_letters(stream, batches, task.number))
     counters.pond.fold_us = lap_us() - began
+    counters.pond.cpu_us += cpu_us() - began_cpu
     reached("fold.before_delta")
     with spans.during("write delta"):
         receipt, body = delta.finish(files, task.number, instance, attempt, counters.to_receipt(contents.newest))

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.arrays import Ints
-from millpond.clock import lap_us, now_us
+from millpond.clock import cpu_us, lap_us, now_us
 from millpond.faults import reached
 from millpond.kernels.evaluate import Evaluator
 from millpond.plan.groups.joins import SideLog
@@ -199,7 +199,7 @@ def _gather_chunk(
     size: int, spans: Spans,
 ) -> Iterator[tuple[int, bytes]]:
     """Yields each instance and its packet of a chunk of one stream."""
-    began, began_us = lap_us(), now_us()
+    began, began_cpu, began_us = lap_us(), cpu_us(), now_us()
     chunk = _Chunk(task, stream, table, judge, size)
     for group in (one for one in task.plan.groups if one.stream == stream.name):
         chunk.add_group(group)
@@ -209,6 +209,7 @@ def _gather_chunk(
     late_rows = chunk.late_rows()
     selected = rows_by_instance(task, stream, table, chunk.evaluator, chunk.sources, chunk.counts, partition)
     chunk.pond_counts.gather_us = lap_us() - began
+    chunk.pond_counts.cpu_us = cpu_us() - began_cpu
     spans.add("gather", began_us)
     for instance in range(task.instances):
         header = Header(stream.name, partition, sequence, chunk.newest_us(), {})

@@ -1,18 +1,22 @@
 """Decides which epochs are so small that one task gathers and folds them, without a second stage.
 
 A second stage costs as much CPU time as the gather and fold of some thousand events. One task, however, does one after
-the other what several tasks do at the same time. So an epoch has one task if its input is known to be small, and the
-tasks of the previous epochs have worked little.
+the other what several tasks do at the same time, and it has all packets in memory. So an epoch has one task if its
+input is known to be small, and the tasks of the previous epochs have worked little.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from heapq import nlargest
 from statistics import median
+from typing import NamedTuple
 
 from millpond.log.protocol import TICK
 from millpond.log.records import Offsets
+from millpond.model.query import Query
+from millpond.model.selection import AnyQuery
 from millpond.runtime.scheduling.committed_epoch import CommittedEpoch
 from millpond.runtime.scheduling.kafka_partitions import moved_records, partitions_of
 from millpond.runtime.task.counters import WHOLE_POND
@@ -21,14 +25,33 @@ from millpond.runtime.task.task_values import FoldTask, GatherTask
 MEASURED = 8
 """How many epochs with events are measured before the first decision; the median of the newest ones counts."""
 
-MOST_WORK_US = 50_000
-"""The most time that all tasks of an epoch together spend in Python if one task is to do it."""
+REMEMBERED = 64
+"""How many of the newest epochs with events count for the most work and the most bytes per record."""
+
+MOST_WORK_US, MOST_PEAK_US = 50_000, 200_000
+"""The most work that all tasks of an epoch together do in Python if one task is to do it: usually, and at a peak, as in
+an epoch that closes windows of much state.
+"""
 
 MOST_RECORDS, MOST_BYTES = 1 << 15, 1 << 20
 """The most records of topics, and the most bytes of files and of rows of queries, that one task reads."""
 
+MOST_RECORD_BYTES = 1 << 24
+"""The most bytes of Arrow that the records of topics are expected to become."""
+
 MOST_PARTITIONS = 4
 """The most partitions of topics that one task reads, as it waits for the broker once for each."""
+
+
+class _Measured(NamedTuple):
+    """How long the tasks of an epoch worked, and the mean size of one of its events as Arrow."""
+
+    work_us: int
+    event_bytes: float
+
+
+def _calls_functions(query: AnyQuery) -> bool:
+    return isinstance(query, Query) and bool(query.user_functions)
 
 
 class SmallEpochs:
@@ -40,13 +63,22 @@ class SmallEpochs:
 
     def __init__(self, is_local: bool) -> None:
         self._is_local = is_local
-        self._work_us = deque[int](maxlen=MEASURED)
+        self._measured = deque[_Measured](maxlen=REMEMBERED)
 
     def committed(self, epoch: CommittedEpoch) -> None:
-        """Note how long the tasks of an epoch with events have worked."""
+        """Note how long the tasks of an epoch with events have worked, and how large its events were.
+
+        Their CPU time counts, as a busy machine makes them no larger. Tasks that wait for other processes, which run
+        user functions or keep the rows of keyed tables, would wait for one after the other in one task. So the whole
+        time counts for these.
+        """
         counts = epoch.record.counts.get(WHOLE_POND, {})
-        if counts.get("events", 0):
-            self._work_us.append(counts.get("gather_us", 0) + counts.get("fold_us", 0))
+        if events := counts.get("events", 0):
+            work_us = counts.get("gather_us", 0) + counts.get("fold_us", 0)
+            waits = counts.get("requests", 0) or any(map(_calls_functions, epoch.plan.all_queries))
+            if not waits:
+                work_us = counts.get("cpu_us", work_us)
+            self._measured.append(_Measured(work_us, counts.get("bytes_read", 0) / events))
 
     def fits(
         self, start: Offsets, end: Offsets, file_bytes: Mapping[str, int], gathering: GatherTask, folding: FoldTask
@@ -57,7 +89,7 @@ class SmallEpochs:
         files nor topics is not known beforehand. An epoch that replays events, moves state or closes all windows is
         never small.
         """
-        if not self._is_local or len(self._work_us) < MEASURED or median(self._work_us) > MOST_WORK_US:
+        if not (self._is_local and self._works_little()):
             return False
         if gathering.recalled or folding.moving or folding.sources or folding.drained:
             return False
@@ -73,4 +105,14 @@ class SmallEpochs:
                 return False
             moved = moved_records(start.get(name, ""), end[name])
             records, partitions = records + sum(moved), partitions + len(moved)
+        if records * max(epoch.event_bytes for epoch in self._measured) > MOST_RECORD_BYTES:
+            return False
         return records <= MOST_RECORDS and partitions <= MOST_PARTITIONS and size <= MOST_BYTES
+
+    def _works_little(self) -> bool:
+        """Whether enough epochs are measured and all but one of them, such as the first one, were cheap enough."""
+        if len(self._measured) < MEASURED:
+            return False
+        newest = [epoch.work_us for epoch in self._measured][-MEASURED:]
+        *_, peak_us = nlargest(2, (epoch.work_us for epoch in self._measured))
+        return median(newest) <= MOST_WORK_US and peak_us <= MOST_PEAK_US

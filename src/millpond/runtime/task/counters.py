@@ -24,8 +24,9 @@ class Counts(msgspec.Struct, omit_defaults=True):
     - A stream (`stream_counts`): records that are `malformed`, and its `dead_letters`.
     - The whole pond (`WHOLE_POND`): `events` and `bytes_read` (Arrow); `bytes_moved` (packets); `slices_read` (slices
       and tiles from which closing windows were combined); `gather_us` and `fold_us` (time that the workers spent in
-      Python, summed over all tasks, without waiting for input); for a direct epoch `direct` = 1, and `misplaced` keys;
-      `requests` for rows of keyed tables by the owners of the keys, and `local_requests`, those to their own host.
+      Python, summed over all tasks, without waiting for input), and `cpu_us`, the CPU time in both; for a direct epoch
+      `direct` = 1, and `misplaced` keys; `requests` for rows of keyed tables by the owners of the keys, and
+      `local_requests`, those to their own host.
     """
 
     read: int = 0
@@ -49,6 +50,7 @@ class Counts(msgspec.Struct, omit_defaults=True):
     slices_read: int = 0
     gather_us: int = 0
     fold_us: int = 0
+    cpu_us: int = 0
     direct: int = 0
     misplaced: int = 0
     requests: int = 0

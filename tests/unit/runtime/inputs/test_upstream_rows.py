@@ -64,7 +64,7 @@ def _comparable(packets: Iterable[tuple[int, bytes]]) -> list[tuple[int, str, by
     found = []
     for instance, packet in packets:
         header = header_of(packet)
-        measured = {"gather_us": 0, "group_us": 0}
+        measured = {"gather_us": 0, "group_us": 0, "cpu_us": 0}
         counts = {name: msgspec.structs.replace(one, **measured) for name, one in header.counts.items()}
         after = 8 + int.from_bytes(packet[4:8], "little")
         header = msgspec.structs.replace(header, counts=counts, spans=msgspec.UNSET)

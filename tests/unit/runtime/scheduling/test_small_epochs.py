@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from kit.inputs.cases import STREAM
@@ -13,30 +14,40 @@ from kit.inputs.committed_epochs import committed
 from millpond.log.manifest import Manifest
 from millpond.log.protocol import TICK, Run
 from millpond.log.records import EpochRecord
+from millpond.model.aggregates import Aggregate
+from millpond.model.functions import UserFunction
+from millpond.model.query import Query
+from millpond.model.windows import Sliding
 from millpond.plan.groups.build import build_plan
+from millpond.plan.groups.plan import Plan
 from millpond.runtime.epoch import Setting, fold_task, gather_task
 from millpond.runtime.inputs.file_parts import FilePart, FileRows, FileTask
 from millpond.runtime.scheduling.small_epochs import (
     MEASURED,
     MOST_BYTES,
     MOST_PARTITIONS,
+    MOST_PEAK_US,
+    MOST_RECORD_BYTES,
     MOST_RECORDS,
     MOST_WORK_US,
+    REMEMBERED,
     SmallEpochs,
 )
 from millpond.runtime.task.task_values import ChainedRows, SectionPlace
 
 SETTING = Setting("p", "p", "p", (STREAM,), build_plan(()), None, 2, (0, 1))
+COUNT = Aggregate("count", None, None, "bigint")
+FUNCTION = UserFunction("f", "1", "package.module:name", "holistic", ("double",), "double")
 RUN = Run(0, "", Manifest(), False)
 GATHERING, FOLDING = gather_task(SETTING, RUN), fold_task(SETTING, RUN, "w")
 
 
-def measured(*works: int, is_local: bool = True) -> SmallEpochs:
-    """After epochs whose tasks worked for these microseconds, a value per epoch."""
+def measured(*works: int, is_local: bool = True, plan: Plan | None = None, **counts: int) -> SmallEpochs:
+    """After epochs whose tasks worked for these microseconds, a value per epoch; `counts` are those of each epoch."""
     small = SmallEpochs(is_local)
     for work in works:
-        counts = {"*": {"events": 5, "gather_us": work // 3, "fold_us": work - work // 3}}
-        small.committed(committed(record(counts)))
+        of_pond = {"events": 5, "gather_us": work // 3, "fold_us": work - work // 3} | counts
+        small.committed(committed(record({"*": of_pond}), plan=plan))
     return small
 
 
@@ -57,13 +68,44 @@ def test_a_few_epochs_are_measured_first_and_their_median_counts() -> None:
     assert not fits(measured(*[10] * (MEASURED - 1)), topic(100))
     assert fits(measured(*[10] * MEASURED), topic(100))
     most = [MOST_WORK_US] * (MEASURED // 2 + 1)
-    assert fits(measured(*most, *[10 * MOST_WORK_US] * (MEASURED - len(most))), topic(100))
+    assert fits(measured(*most, *[2 * MOST_WORK_US] * (MEASURED - len(most))), topic(100))
     assert not fits(measured(*[MOST_WORK_US + 1] * MEASURED), topic(100))
-    later = measured(*[10 * MOST_WORK_US] * MEASURED, *[10] * MEASURED)
-    assert fits(later, topic(100)), "old epochs do not count"
+    later = measured(*[2 * MOST_WORK_US] * MEASURED, *[10] * MEASURED)
+    assert fits(later, topic(100)), "old epochs do not count for the median"
     later.committed(committed(record({"*": {"fold_us": 10**9}})))
     assert fits(later, topic(100)), "epochs without events do not count"
     assert not fits(measured(*[10] * MEASURED, is_local=False), topic(100))
+
+
+def test_a_few_expensive_epochs_among_many_count() -> None:
+    often = [10 if number % 16 else MOST_PEAK_US + 1 for number in range(2 * REMEMBERED)]
+    assert not fits(measured(*often), topic(100))
+    assert fits(measured(*[min(work, MOST_PEAK_US) for work in often]), topic(100))
+    assert fits(measured(10**9, *[10] * MEASURED), topic(100)), "the first epoch loads modules"
+    assert fits(measured(*[10**9] * 9, *[10] * REMEMBERED), topic(100)), "old epochs do not count"
+
+
+def test_the_cpu_time_counts_unless_tasks_wait_for_other_processes() -> None:
+    busy = [MOST_WORK_US + 1] * MEASURED
+    assert not fits(measured(*busy), topic(100)), "the record of another version has no CPU time"
+    assert fits(measured(*busy, cpu_us=MOST_WORK_US), topic(100))
+    assert not fits(measured(*[10] * MEASURED, cpu_us=MOST_WORK_US + 1), topic(100))
+    assert not fits(measured(*busy, cpu_us=10, requests=1), topic(100))
+    for functions, waits in ((), False), ((FUNCTION,), True):
+        query = Query("q", "tx", "ts", 0, Sliding(9, 9), (), (COUNT,), (), functions=functions or UNSET)
+        assert fits(measured(*busy, cpu_us=10, plan=build_plan([query])), topic(100)) is not waits
+
+
+def test_large_records_are_bounded_by_their_bytes() -> None:
+    for size in (100, 1_000, 100_000):
+        small = measured(*[10] * MEASURED, bytes_read=5 * size)
+        held = min(MOST_RECORDS, MOST_RECORD_BYTES // size)
+        assert fits(small, topic(held)) and not fits(small, topic(held + 1)), size
+    once = measured(10, *[10] * MEASURED, bytes_read=5)
+    once.committed(committed(record({"*": {"events": 5, "bytes_read": 5 * 100_000}})))
+    for _ in range(REMEMBERED - 1):
+        once.committed(committed(record({"*": {"events": 5, "bytes_read": 5}})))
+    assert not fits(once, topic(1_000)), "the largest mean counts"
 
 
 def test_the_size_of_the_input_is_known_and_bounded() -> None:
