@@ -18,16 +18,19 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kit.inputs.event_files import not_local
 from millpond import Pond
 from millpond.kernels.columns import arrow_type
+from millpond.reconfigure.probation import Probation
 from millpond.runtime.inputs import parquet_files
 from millpond.runtime.inputs.file_parts import FileColumn, NotEqual
 from millpond.runtime.inputs.parquet_files import read_columns
-from millpond.spark.reading.arrow_files import MOST_DELIVERED, _Contents
+from millpond.spark.driver import driver
+from millpond.spark.reading.arrow_files import MOST_DELIVERED, NO_MEMORY, _Contents
 from millpond.spark.session.session import reading_session
 from millpond.state.keys.keys import plain
 
@@ -275,6 +278,30 @@ def test_a_pond_reads_with_arrow_and_lets_spark_read_what_is_an_obstacle(spark: 
         assert _run(spark, tmp_path, "spark") == (rows, {}), "Spark reads all if it may read otherwise"
     finally:
         spark.conf.unset(other)
+
+
+def test_spark_reads_files_that_are_not_local_after_memory_ran_out(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _input(tmp_path)
+    base, packets, held = not_local(spark, tmp_path), driver.packets_of, list[bool]()
+    rows, _ = _run(spark, tmp_path, "spark")
+
+    def without_memory(*given: Any) -> Any:
+        held.append(bool(given[3]))
+        if given[3]:
+            raise PySparkException("Caused by: java.lang.OutOfMemoryError: Java heap space")
+        return packets(*given)
+
+    monkeypatch.setattr(driver, "packets_of", without_memory)
+    found, notes = _run(spark, tmp_path, "full", base)
+    assert found == rows and held[0] and not any(held[1:])
+    assert notes["read:tx"] == f"read with Arrow in 0 of 3 epochs; by Spark in the last: {NO_MEMORY}"
+    held.clear()
+    with monkeypatch.context() as patch:  # the process that ran out of memory has ended
+        patch.setattr(Probation, "has_failed", lambda _probation, batch: batch[1] == 0)
+        assert _run(spark, tmp_path, "again", base)[0] == rows
+    assert held and not any(held)
 
 
 def test_spark_reads_files_that_are_not_local_and_large_or_changed(spark: SparkSession, tmp_path: Path) -> None:

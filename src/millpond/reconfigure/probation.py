@@ -100,12 +100,16 @@ class Probation:
         halts: list[Make] = [partial(validate.halt, name=name, why=str(found)) for name in every]
         return found, [*halts, *(partial(validate.discard, name=name) for name in shadows)]
 
+    def has_failed(self, batch: tuple[str, int]) -> bool:
+        """Whether the JVM ran out of memory in this batch before, while no query was on probation."""
+        with suppress(PlaceError, ValueError):
+            known: object = json.loads(self._folder().read(MEMORY) or b"null")
+            return known == [*batch]
+        return False
+
     def _again(self, batch: tuple[str, int], names: list[str]) -> list[str]:
         """The query that was added last, if the same batch ran out of memory before; else none. Remembers the batch."""
-        known: object = None
-        with suppress(PlaceError, ValueError):
-            known = json.loads(self._folder().read(MEMORY) or b"null")
-        if known == [*batch]:
+        if self.has_failed(batch):
             return names[-1:]
         with suppress(PlaceError):
             self._folder().replace(MEMORY, json.dumps(batch).encode())

@@ -201,6 +201,8 @@ class Lifetime:
             head = driver.take_over(VERSION, partial(spec_to_claim, truth.manifest, spec))
             clear_staged(truth.files())
             self._probation.began(spec, truth.log, driver.manifest)
+            if self._probation.has_failed(_next_batch(driver.manifest)):
+                driver.save_memory()
             followers.runner.start()
             followers.runner.notify(head)
             return OpenPond(truth, driver, followers, files, spec, store)
@@ -276,8 +278,7 @@ class Lifetime:
         fatal, opened = self._stalled.error or error, self.opened
         if opened is None or isinstance(fatal, SparkError):
             return fatal
-        manifest = opened.driver.manifest
-        found, halts = self._probation.failed(fatal, opened.spec, (manifest.spark_query, manifest.batch + 1))
+        found, halts = self._probation.failed(fatal, opened.spec, _next_batch(opened.driver.manifest))
         for halt in halts:
             with suppress(MillpondError):  # one that is refused is no reason to leave out the others
                 opened.driver.request(halt).result()
@@ -393,6 +394,11 @@ class Lifetime:
                 declared.front.forget(change.name)
                 declared.front.forget_rows(change.name)
             declared.forget_folder(change.name)
+
+
+def _next_batch(manifest: Manifest) -> tuple[str, int]:
+    """The Spark batch of the epoch after a manifest."""
+    return manifest.spark_query, manifest.batch + 1
 
 
 class BackgroundRun:

@@ -20,7 +20,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millpond.clock import lap_us
-from millpond.errors import CorruptError, FencedError, FilesLostError, HostError, MillpondError, SparkError
+from millpond.errors import (
+    CorruptError,
+    FencedError,
+    FilesLostError,
+    HostError,
+    MillpondError,
+    NoMemoryError,
+    SparkError,
+)
 from millpond.faults import reached
 from millpond.followers.view.shard_watch import WantedOwners
 from millpond.log.manifest import Manifest, Manifests
@@ -98,6 +106,10 @@ class Driver:
         self._advisers, self._intake, self._limits = Advisers(spark, setting.streams), Intake(), ReadLimits(spark)
         self._head = LogHead(log, manifests, writer, setting, announce, self._changes.spec, self._advisers.idle)
         self._epochs = EpochRunner(self._head, self._advisers, self._intake, self._job, followed, wanted, on_epoch)
+
+    def save_memory(self) -> None:
+        """Let Spark hold no contents of files, because an earlier process ran out of memory in the next epoch."""
+        self._advisers.files.deliver_no_contents()
 
     def take_over(self, version: str, spec: Callable[[Manifest], str]) -> int:
         """Claim the log (see `Writer.take_over`), which fences every older driver; return the claim's record number."""
@@ -363,13 +375,19 @@ class Driver:
                     return made
             if files is not None:
                 others = None if files.others is None else ArrowRows.of(read.frame(files.others))
-                found = self._folded(spark, batch, others, files, read.task, task)
-                if not isinstance(found, Obstacle):
-                    self._advisers.files.note_success(files)
-                    return found
-                if not files.reads(found.source):
-                    return found
-                self._advisers.files.note_obstacle(files, found)
+                try:
+                    found = self._folded(spark, batch, others, files, read.task, task)
+                except (PySparkException, Py4JError) as error:
+                    if not (files.contents and isinstance(explained(error), NoMemoryError)):
+                        raise
+                    self._advisers.files.deliver_no_contents(files)
+                else:
+                    if not isinstance(found, Obstacle):
+                        self._advisers.files.note_success(files)
+                        return found
+                    if not files.reads(found.source):
+                        return found
+                    self._advisers.files.note_obstacle(files, found)
                 files = None  # another attempt does not meet the obstacle again
             return self._folded(spark, batch, None if rows is None else read.rows(rows), None, read.task, task)
 

@@ -55,6 +55,9 @@ MOST_DELIVERED = 16 << 20
 tasks and 2 GB, contents of 60 MB did not fit.
 """
 
+NO_MEMORY = "memory ran out while Spark held contents of files that are not local"
+"""Why Spark reads such files until the process ends."""
+
 _BATCH_BYTES = 32 << 20
 """Bytes of contents after which an Arrow batch ends; a larger content is a batch."""
 
@@ -196,6 +199,7 @@ class ArrowFiles:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._contents = _Contents(spark)
+        self._why_no_contents = ""
         self._readers: Readers = {}
         self._states: dict[str, ArrowEpochs] = {}
 
@@ -224,7 +228,7 @@ class ArrowFiles:
             if state.attempts.due():
                 listed = _listed(rows, start, sources)
                 if not isinstance(listed, str) and (remote := [file.path for file in listed if file.size is None]):
-                    content = self._contents.of(remote)
+                    content = self._why_no_contents or self._contents.of(remote)
                     if isinstance(content, str):
                         listed = content
                     else:
@@ -280,6 +284,14 @@ class ArrowFiles:
             state.of_spark += 1
             state.attempts.why = f"the stream {obstacle.source} could not be read with Arrow"
         self._states[obstacle.source].attempts.failed(obstacle.why)
+
+    def deliver_no_contents(self, files: ChosenFiles | None = None) -> None:
+        """Let Spark read all files that are not local, as memory ran out; `files`: those of a failed attempt."""
+        self._why_no_contents = NO_MEMORY
+        for rows in () if files is None else files.task.sources:
+            state = self._states[rows.source]
+            state.of_spark += 1
+            state.attempts.why = NO_MEMORY
 
     def note_success(self, files: ChosenFiles) -> None:
         """Note that gather tasks have read these files."""
