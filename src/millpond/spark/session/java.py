@@ -34,7 +34,7 @@ DUMP = "-XX:ArchiveClassesAtExit="
 """The option with which a JVM stores its loaded classes when it ends."""
 
 _MLLIB = "spark-mllib_"
-_SEARCHED_FIRST = ("spark-", "scala-library", "hadoop-client-")
+_SEARCHED_FIRST = ("slf4j-api-", "spark-", "scala-library", "hadoop-client-")
 
 _MAX_CLASS_PATH = 120_000
 """Linux accepts words of up to 128 KiB in a command line."""
@@ -139,7 +139,7 @@ def launch_command(java: Java, conf: Mapping[str, str]) -> list[str]:
 
 
 def with_named_jars(command: Sequence[str], *, mllib: bool) -> list[str]:
-    """A JVM's command line whose class path names each jar of Spark's folder, in the order of `spark_jars`.
+    """A JVM's command line whose class path names each jar of Spark's folder once, in the order of `spark_jars`.
 
     MLlib extends each session of Spark with functions of its own. For their types it loads Scala's compile-time
     reflection, which takes more than a third of the CPU time in which Spark starts.
@@ -150,7 +150,7 @@ def with_named_jars(command: Sequence[str], *, mllib: bool) -> list[str]:
     for place, word in enumerate(words):
         parts = word.split(os.pathsep)
         if every in parts:
-            path = os.pathsep.join(one for part in parts for one in (named if part == every else [part]))
+            path = os.pathsep.join(dict.fromkeys(one for part in parts for one in (named if part == every else [part])))
             if len(os.fsencode(path)) < _MAX_CLASS_PATH:
                 words[place] = path
     return words
@@ -159,8 +159,8 @@ def with_named_jars(command: Sequence[str], *, mllib: bool) -> list[str]:
 def spark_jars() -> list[Path]:
     """The jars of Spark's folder in the order of the class path.
 
-    A class is searched in one jar after the other, so Spark's own come first. MLlib is the last: an archive of classes
-    that was made without it is also valid with it.
+    A class is searched in one jar after the other, so Spark's own come first, after the one that Spark's launcher puts
+    before all others. MLlib is the last: an archive of classes that was made without it is also valid with it.
     """
 
     def order(jar: Path) -> tuple[bool, int, str]:
