@@ -77,8 +77,11 @@ def listed_problems(status: Status) -> list[str]:
 def folded(text: str, width: int | None) -> str:
     """A report whose lines are wrapped at `width` columns, with the indentation of each line and four columns more.
 
+    A long row of a comparison stays in the line of its sign.
     None: the lines are not wrapped, for a program that reads them.
 
+    >>> print(folded('+ {"shop":"shop04","orders":881}', 24))
+    + {"shop":"shop04","orders":881}
     >>> print(folded("plan\\n  orders is read once: amount, card", 24))
     plan
       orders is read once:
@@ -89,9 +92,10 @@ def folded(text: str, width: int | None) -> str:
     lines = []
     for line in text.split("\n"):
         indent = line[: len(line) - len(line.lstrip())]
-        lines += textwrap.wrap(
+        parts = textwrap.wrap(
             line, width, subsequent_indent=f"{indent}    ", break_long_words=False, break_on_hyphens=False
-        ) or [""]  # fmt: skip
+        )  # fmt: skip
+        lines += [line] if parts[:1] in (["+"], ["-"]) else parts or [""]
     return "\n".join(lines)
 
 
