@@ -644,7 +644,6 @@ REFUSED = [
     (f"SELECT stddev(DISTINCT amount) FROM tx GROUP BY {W}", UnsupportedQuery, "stddev DISTINCT"),
     (f"SELECT bit_xor(DISTINCT i) FROM tx GROUP BY {W}", UnsupportedQuery, "bit_xor DISTINCT"),
     (f"SELECT listagg(cast(kind AS binary)) FROM tx GROUP BY {W}", UnsupportedQuery, "is of binary"),
-    (f"SELECT mode() WITHIN GROUP (ORDER BY kind DESC) FROM tx GROUP BY {W}", UnsupportedQuery, "orders downwards"),
     (f"SELECT histogram_numeric(d, 5) FROM tx GROUP BY {W}", UnsupportedQuery, "decimal.*Cast them to DOUBLE"),
     (f"SELECT percentile_approx(ts, 0.5) FROM tx GROUP BY {W}", UnsupportedQuery, "unix_micros"),
     (f"SELECT percentile(amount, 0.5, 2) FROM tx GROUP BY {W}", UnsupportedQuery, "frequency"),

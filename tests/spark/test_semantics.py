@@ -137,6 +137,12 @@ SAME = {
         "sums",
     ),
     "percentiles_of_nan": q("median(x) AS m, percentile(x, 0.9) AS p, percentile(i, 0.5) AS n", "double"),
+    "percentiles_downwards": q(
+        "percentile_cont(0.2) WITHIN GROUP (ORDER BY x DESC) AS c, percentile_disc(0.4) WITHIN GROUP (ORDER BY x DESC) "
+        "AS d, percentile_cont(0.9) WITHIN GROUP (ORDER BY i DESC) FILTER (WHERE i > 2) AS f, mode() WITHIN GROUP "
+        "(ORDER BY i DESC) AS m",
+        "double",
+    ),
     "distinct": q("count(DISTINCT x) AS n, count(DISTINCT f, k) AS p, sum(DISTINCT i) AS t", "double"),
     "distinct_sums": q("sum(DISTINCT i) AS t, avg(DISTINCT i) AS a, count(DISTINCT s) AS n", "row errors"),
     "lists": q("collect_list(x) AS l, collect_set(i) AS s, max_by(s, i) AS b, mode(s, true) AS m", "empty"),
@@ -359,7 +365,7 @@ def test_approximate_counts_are_sparks(answered: Answered) -> None:
 
 
 def test_percentiles_are_sparks_to_the_last_bit(answered: Answered) -> None:
-    same(answered, "percentiles", "percentiles_of_nan")
+    same(answered, "percentiles", "percentiles_of_nan", "percentiles_downwards")
 
 
 def test_percentiles_of_bins_are_within_the_stated_error(answered: Answered) -> None:

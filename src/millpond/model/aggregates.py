@@ -86,6 +86,9 @@ LISTAGGS = ("listagg", "listagg_distinct")
 DIRECTIONS = ("asc nulls first", "asc nulls last", "desc nulls first", "desc nulls last")
 """The sort directions of a listagg or a rank."""
 
+DESCENDING = "desc"
+"""The last parameter of a `percentile`, `percentile_disc` or `mode` that orders its values downwards."""
+
 PERCENTILE = "approx_percentile"
 """Answered from tallies, within its `accuracy`, where it needs no stored events (see `plan.groups.tallies`)."""
 

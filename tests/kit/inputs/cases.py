@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from millpond.model.aggregates import DIRECTIONS, DISTINCT, LISTAGGS, LOGGED, Aggregate
+from millpond.model.aggregates import DESCENDING, DIRECTIONS, DISTINCT, LISTAGGS, LOGGED, Aggregate
 from millpond.model.expressions import Call, Column, Expression, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
@@ -323,13 +323,17 @@ def logged_aggregate(
         return Aggregate(function, column, where, kind, UNSET, (literal(dice.randint(2, 4), "int"),))
     if function in ("collect_list", "collect_set"):
         return Aggregate(function, column, where, f"array<{column.type}>")
+    downwards = (literal(DESCENDING, "string"),)
+    if function == "mode" and _chance(dice, 2):
+        return Aggregate(function, column, where, column.type, UNSET, downwards)
     if "percentile" not in function:
         return Aggregate(function, column, where, column.type)
     column = _COLUMNS[dice.choice(("v", "amount", "p"))]
     fractions = tuple(literal(dice.choice((0.0, 0.25, 0.5, 0.9, 1.0)), "double") for _ in range(dice.randint(1, 2)))
     kind = column.type if function == "approx_percentile" else "double"
-    listed = len(fractions) > 1
-    return Aggregate(function, column, where, f"array<{kind}>" if listed else kind, UNSET, fractions)
+    kind = f"array<{kind}>" if len(fractions) > 1 else kind
+    given = fractions + downwards if function != "approx_percentile" and _chance(dice, 2) else fractions
+    return Aggregate(function, column, where, kind, UNSET, given)
 
 
 def _listagg(dice: Dice, function: str, where: Expression | None) -> Aggregate:

@@ -9,8 +9,17 @@ from typing import Any
 
 from kit.naive.aggregates import histogram
 from kit.naive.expressions import Raised, Row, Value, evaluate, order
-from millpond.model.aggregates import IGNORE_NULLS, LISTAGGS, NEIGHBOURS, NTH, ORDERED, RUNNING_TOTAL, Aggregate
-from millpond.model.expressions import Expression
+from millpond.model.aggregates import (
+    DESCENDING,
+    IGNORE_NULLS,
+    LISTAGGS,
+    NEIGHBOURS,
+    NTH,
+    ORDERED,
+    RUNNING_TOTAL,
+    Aggregate,
+)
+from millpond.model.expressions import Expression, literal
 from millpond.model.query import Query
 from millpond.plan.groups.event_log import ties_of
 
@@ -55,7 +64,8 @@ def of_events(wanted: Aggregate, events: Sequence[Any], plain: Plain) -> Any:
     if function in ("min", "max"):
         return values[0 if function == "min" else -1]
     if function == "mode":
-        return max(values, key=lambda value: (sum(order(other) == order(value) for other in values), _Least(value)))
+        prefer = order if _is_descending(wanted) else _Least
+        return max(values, key=lambda value: (sum(order(other) == order(value) for other in values), prefer(value)))
     return _percentiles(wanted, values)
 
 
@@ -173,9 +183,14 @@ def _by(wanted: Aggregate, in_time: Sequence[Any]) -> Any:
     return ranked[0][1]
 
 
+def _is_descending(wanted: Aggregate) -> bool:
+    return isinstance(wanted.parameters, tuple) and wanted.parameters[-1:] == (literal(DESCENDING, "string"),)
+
+
 def _percentiles(wanted: Aggregate, values: Sequence[Any]) -> Any:
     assert isinstance(wanted.parameters, tuple)
-    fractions = [float(str(one.value)) for one in wanted.parameters]
+    fractions = [float(str(one.value)) for one in wanted.parameters if one.type == "double"]
+    values = values[::-1] if _is_descending(wanted) else values
     if wanted.function == "percentile":
         found = [_between([float(value) for value in values], fraction) for fraction in fractions]
     else:

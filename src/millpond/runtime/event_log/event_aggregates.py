@@ -17,7 +17,7 @@ from millpond.arrays import Ints, distinct_of, new_values, ordered, repeated
 from millpond.kernels.columns import Values, arrow_type, from_arrow, list_of, to_arrow
 from millpond.kernels.decimals import to_doubles
 from millpond.kernels.ranks import directed, ranks
-from millpond.model.aggregates import Aggregate
+from millpond.model.aggregates import DESCENDING, Aggregate
 from millpond.model.expressions import Column, Expression
 from millpond.model.types import bin_centre_type, element_of, is_decimal, is_float
 from millpond.model.windows import Framed
@@ -117,9 +117,10 @@ class AggregateInput:
 
     @property
     def fractions(self) -> list[float]:
-        """The parameters as numbers."""
+        """The parameters that are numbers."""
         given = self.aggregate.parameters
-        return [float(one.value) for one in given if one.value is not None] if isinstance(given, tuple) else []
+        numbers = [one.value for one in given if one.type != "string"] if isinstance(given, tuple) else []
+        return [float(number) for number in numbers if number is not None]
 
     def column(self, argument: int = 0) -> pa.Array:
         """The values of an argument for all of `events`."""
@@ -128,6 +129,12 @@ class AggregateInput:
     def codes(self, argument: int = 0) -> Ints:
         """Integer codes of an argument's values, one per pair, in the order of the values; NULL is least."""
         return ranks(self.column(argument), self.aggregate.arguments[argument].type)[self.index]
+
+    def directed_codes(self) -> Ints:
+        """Like `codes`, in the aggregate's own direction."""
+        given = self.aggregate.parameters
+        downwards = isinstance(given, tuple) and any(one.value == DESCENDING for one in given)
+        return ~self.codes() if downwards else self.codes()
 
     def position(self) -> Ints:
         """The position of each pair's event in the query's order of events, see `in_order`."""
@@ -292,7 +299,7 @@ def _of_distinct(inputs: AggregateInput) -> Values:
 
 def _percentile(inputs: AggregateInput) -> Values:
     """Linear interpolation between the two nearest values, as Spark's `percentile` does."""
-    order, bounds = inputs.sorted([inputs.codes()])
+    order, bounds = inputs.sorted([inputs.directed_codes()])
     counts = np.diff(bounds)
     ordered = np.append(_doubles(inputs, order), np.nan)  # the last entry serves rows without values
     results = []
@@ -308,8 +315,8 @@ def _percentile(inputs: AggregateInput) -> Values:
 
 
 def _percentile_disc(inputs: AggregateInput) -> Values:
-    """The least value at or below which at least the fraction of all values lies, as a double."""
-    order, bounds = inputs.sorted([inputs.codes()])
+    """The first value up to which at least the fraction of all values lies, as a double."""
+    order, bounds = inputs.sorted([inputs.directed_codes()])
     counts = np.diff(bounds)
     ordered = np.append(_doubles(inputs, order), np.nan)
     results = []
@@ -354,8 +361,8 @@ def _one_or_list(inputs: AggregateInput, results: list[Any], empty: Any) -> Valu
 
 
 def _mode(inputs: AggregateInput) -> Values:
-    """The most frequent value of each row; the least one if several are equally frequent."""
-    codes = inputs.codes()
+    """The most frequent value of each row; the first one if several are equally frequent."""
+    codes = inputs.directed_codes()
     order, _ = inputs.sorted([codes])
     rows = inputs.rows[order]
     begins = _runs(rows, codes[order])

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET
 
 from millpond.errors import UnsupportedQuery
-from millpond.model.aggregates import ACCURACY, LISTAGGS, OR_NULL, PERCENTILE, Aggregate
+from millpond.model.aggregates import ACCURACY, DESCENDING, LISTAGGS, OR_NULL, PERCENTILE, Aggregate
 from millpond.model.expressions import Expression, Literal, call, literal
 from millpond.model.types import is_decimal, is_known, is_number, is_storable
 from millpond.plan.groups.aggregate_functions import EVENT_FUNCTIONS
@@ -58,6 +58,8 @@ def logged_of(
     given = tuple(literal(number, "double") for number in _parameters(catalyst, node, function, name))
     if name in ("sum_distinct", "avg_distinct") and overflow_mode(function) == "TRY":
         given = TRIED
+    if _orders_downwards(function):
+        given += (literal(DESCENDING, "string"),)
     if name == "by":
         name = str(function.prettyName())  # both functions have the same class
     rows = [*filters]
@@ -107,12 +109,15 @@ def _check_types(node: JavaObject, arguments: Sequence[Expression], *, nested: b
 def _check_form(node: JavaObject, function: JavaObject, name: str) -> None:
     if name == "count_distinct" and len(children(function)) > 2:
         raise _refused(node, "counts distinct rows of more than two columns", "Count concat_ws('|', a, b, c).")
-    # Among equally frequent values the smallest is returned; Spark calls this order reversed.
-    backwards = kind_of(function) == "Mode" and str(function.reverseOpt().toString()) == "Some(false)"
-    if backwards or (kind_of(function) in ("Percentile", "PercentileDisc") and function.reverse()):
-        raise _refused(node, "orders downwards", "Order upwards; of a percentile take 1 - p.")
     if kind_of(function) == "Percentile" and str(function.frequencyExpression().toString()) != "1":
         raise _refused(node, "has a frequency", "Leave it out.")
+
+
+def _orders_downwards(function: JavaObject) -> bool:
+    """Whether a percentile, or a mode among equally frequent values, is ORDER BY … DESC."""
+    if kind_of(function) == "Mode":
+        return str(function.reverseOpt().toString()) == "Some(false)"  # Spark calls the order upwards reversed
+    return kind_of(function) in ("Percentile", "PercentileDisc") and bool(function.reverse())
 
 
 def _parameters(catalyst: Catalyst, node: JavaObject, function: JavaObject, name: str) -> list[float]:
