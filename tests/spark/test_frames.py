@@ -65,8 +65,6 @@ REFUSED = [
     ("SELECT id, lead(amount, 1000000) OVER (PARTITION BY card ORDER BY ts) AS s FROM tx", "too far away"),
     (f"SELECT id, sum(amount) {TEN.replace('ORDER BY ts', 'ORDER BY ts DESC')} AS s FROM tx", "ORDER BY"),
     (f"SELECT id, sum(amount) {TEN.replace('ORDER BY ts', 'ORDER BY qty')} AS s FROM tx", "qty"),
-    (f"SELECT id, sum(amount) OVER (PARTITION BY card ORDER BY ts ROWS 9 PRECEDING) AS s, sum(amount) {TEN} AS t "
-     "FROM tx", "frames of rows and frames of time"),
     (f"SELECT id, sum(amount) {TEN.replace('CURRENT ROW', 'INTERVAL 1 MINUTE FOLLOWING')} AS s FROM tx",
      "does not end with its event"),
     ("SELECT id, sum(amount) OVER (PARTITION BY card) AS s FROM tx", "is over single events"),

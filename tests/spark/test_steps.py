@@ -41,6 +41,11 @@ TEXTS = {
     "as_flink": f"SELECT w, n, count(*) AS m, max(v) AS v FROM ({COUNTS}) GROUP BY w, n",
     "by_bounds": f"SELECT s, e, max(n) AS m FROM (SELECT w.start AS s, w.end AS e, n FROM ({COUNTS})) GROUP BY s, e",
     "by_end": f"SELECT e, max(n) AS m FROM (SELECT w.end AS e, n FROM ({COUNTS}) WHERE n > 1) GROUP BY e",
+    "by_hop": f"""SELECT w, w.end AS e, max(n) AS n, max_by(k, struct(n, k)) AS k FROM (SELECT window(t, '6 seconds',
+      '3 seconds') AS w, k, count(*) AS n FROM {READ} GROUP BY ALL) GROUP BY w""",
+    "by_time_of_join": f"SELECT t, k, count(*) AS c, max(v) AS v FROM ({NEAR}) GROUP BY t, k",
+    "distinct_rows": f"""SELECT window(t, '9 seconds') AS w, count(DISTINCT k, v % 2, nullif(v, 3)) AS n,
+      count(DISTINCT k, v, t) FILTER (WHERE v > 2) AS m FROM {READ} GROUP BY ALL""",
     "at_window_time": f"""SELECT window(x, '10 seconds').end AS e, sum(n) AS s
       FROM (SELECT window_time(w) AS x, n FROM ({COUNTS})) GROUP BY window(x, '10 seconds')""",
     "hopping": f"""SELECT window.end AS e, sum(n) AS s FROM (SELECT window(t, '6 seconds', '3 seconds') AS w, k,
@@ -56,6 +61,29 @@ TEXTS = {
     "computed_of_three": f"""SELECT window(w, '20 seconds') AS w, max(reverse(cast(s AS STRING))) AS m
       FROM (SELECT window(w, '10 seconds') AS w, reverse(k) AS r, sum(n) AS s FROM ({COUNTS})
       GROUP BY window(w, '10 seconds'), reverse(k)) GROUP BY window(w, '20 seconds')""",
+    "computed_beside_filter": f"""SELECT w, sum(levenshtein(k, 'b') / (n - 1)) FILTER (WHERE n > 1) AS s,
+      max(reverse(k)) FILTER (WHERE pmod(v, 3) > 0) AS r, count(*) FILTER (WHERE b) AS b, count(element_at(array(1),
+      CAST(n AS INT))) FILTER (WHERE b) AS e, count(*) FILTER (WHERE hash(k) % 2 = 0) AS c,
+      median(pmod(v, 5)) FILTER (WHERE n < 3) AS m FROM (SELECT *, n < 2 AS b FROM ({COUNTS})) GROUP BY w""",
+    "computed_of_sets": f"""SELECT window(w, '10 seconds') AS w, k, format_string('%d', n) AS h, max(reverse(k)) AS r,
+      sum(pmod(v, 3)) FILTER (WHERE levenshtein(k, 'b') > 0) AS s, grouping(k) AS g
+      FROM ({COUNTS}) GROUP BY window(w, '10 seconds'), CUBE(k, format_string('%d', n))""",
+    "computed_hopping": f"""SELECT window(w, '12 seconds', '6 seconds').end AS e, bool_or(hash(k) % 2 = 0) AS b,
+      listagg(reverse(k)) WITHIN GROUP (ORDER BY levenshtein(k, 'b'), v, n DESC) AS l FROM ({COUNTS})
+      GROUP BY window(w, '12 seconds', '6 seconds')""",
+    "computed_of_united": f"""SELECT window(w, '20 seconds') AS w, format_string('%d', n) AS h, max(reverse(k)) AS r
+      FROM (SELECT w, n, k FROM ({COUNTS}) UNION ALL SELECT window(t, '4 seconds') AS w, max(v), reverse(k) AS r
+      FROM {READ} GROUP BY ALL) GROUP BY window(w, '20 seconds'), format_string('%d', n)""",
+    "two_frames": f"""SELECT t, k, v, t - lag(t) OVER (PARTITION BY k, v ORDER BY t) AS d, sum(v) OVER (PARTITION BY
+      k, v ORDER BY t RANGE BETWEEN INTERVAL 5 SECONDS PRECEDING AND CURRENT ROW) AS s, row_number() OVER
+      (PARTITION BY k, v ORDER BY t) AS n FROM {READ} WHERE v > 1""",
+    "of_intervals": f"""SELECT window(t, '9 seconds') AS w, t - date_trunc('MINUTE', t) AS d, count(*) AS n,
+      sum(t - timestamp_seconds(v)) FILTER (WHERE v > 1) AS s, avg(timestamp_seconds(v) - t) + INTERVAL 1 SECOND AS a,
+      k || max(t - date_trunc('MINUTE', t)) AS m FROM {READ}
+      GROUP BY window(t, '9 seconds'), t - date_trunc('MINUTE', t), k""",
+    "of_bytes": f"""SELECT window(w, '10 seconds') AS w, b, length(b) AS l, sum(n) AS s
+      FROM (SELECT window(t, '5 seconds') AS w, cast(k AS BINARY) AS b, count(*) AS n FROM {READ} GROUP BY ALL)
+      GROUP BY ALL""",
     "of_join": f"SELECT window(t, '5 seconds') AS w, k, count(*) AS n, sum(v) AS s FROM ({NEAR}) GROUP BY ALL",
     "of_window_join": f"""SELECT w, sum(v) AS s, sum(u) AS u FROM (SELECT window(t, '5 seconds') AS w, v FROM {READ})
       JOIN (SELECT window(t, '5 seconds') AS w, v AS u FROM {READ}) USING (w) GROUP BY w""",
@@ -66,6 +94,10 @@ TEXTS = {
       FROM (SELECT c.w, c.n, d.v FROM c JOIN d ON c.w = d.w AND c.k = d.k) GROUP BY w""",
     "of_distinct": f"""SELECT window(t, '5 seconds') AS w, k, count(*) AS n, percentile(v, 0.5) AS p
       FROM (SELECT DISTINCT k, v, t FROM {READ} WHERE v > 1) GROUP BY ALL""",
+    "of_first": f"""SELECT window(t, '9 seconds') AS w, count(*) AS n, sum(v) AS s FROM (SELECT *, row_number()
+      OVER (PARTITION BY k, v ORDER BY t) AS r FROM {READ}) WHERE r = 1 AND v > 0 GROUP BY ALL""",
+    "of_second": f"""SELECT window(t, '9 seconds') AS w, k, count(*) AS n, max(t) AS t, max(reverse(k)) AS r
+      FROM (SELECT *, row_number() OVER (PARTITION BY k, v ORDER BY t) AS r FROM {READ}) WHERE r = 2 GROUP BY ALL""",
     "of_times": f"""SELECT window(t, '9 seconds') AS w, max(n) AS n FROM (SELECT t, k, count(*) AS n FROM {READ}
       GROUP BY t, k) GROUP BY ALL""",
     "by_time": f"SELECT t AS at, k, sum(v) AS s, max(t) AS t FROM {READ} GROUP BY t, k HAVING count(*) > 1",
@@ -75,6 +107,8 @@ TEXTS = {
       ON c.k = x.k AND c.t BETWEEN x.t - INTERVAL 1 SECOND AND x.t + INTERVAL 1 SECOND""",
     "united": f"""SELECT w.end AS e, k, n FROM ({COUNTS}) UNION ALL SELECT window(t, '10 seconds').start, k, count(v)
       FROM {READ} GROUP BY window(t, '10 seconds'), k HAVING count(*) > 1""",
+    "united_computed": f"""SELECT reverse(k) AS r, levenshtein(k, 'b') + n AS l, n FROM (SELECT n, k FROM ({COUNTS})
+      UNION ALL SELECT n, concat(k, 'b') FROM ({COUNTS})) WHERE reverse(k) <> 'a'""",
     "united_twice": f"SELECT n, k FROM ({COUNTS}) UNION ALL SELECT n, k FROM ({COUNTS})",
     "with_events": f"SELECT k, v + 1L AS v FROM {READ} WHERE v > 2 UNION ALL SELECT k, n FROM ({COUNTS})",
     "of_united": f"""SELECT window(w, '20 seconds') AS w, sum(n) AS s, count(*) AS c FROM (SELECT w, n FROM ({COUNTS})
@@ -411,13 +445,11 @@ def test_events_of_open_windows_are_taken_by_first_steps(spark: SparkSession, tm
 
 
 REFUSED = {
-    "does not see the rows of an inner query. Compute `element_at":  # a filter may keep rows from the argument
-    f"SELECT w, count(element_at(array(1), CAST(n AS INT))) FILTER (WHERE n < 2) AS c FROM ({COUNTS}) GROUP BY w",
     "does not see the rows of an inner": f"SELECT c.n FROM ({COUNTS}) AS c JOIN ({COUNTS}) AS d "
     "ON c.w = d.w AND reverse(c.k) = reverse(d.k)",
     "has no window, so its rows change": f"SELECT max(n) AS n FROM (SELECT k, count(*) AS n FROM {READ} GROUP BY k)",
-    "not the tumbling window": f"""SELECT w, max(n) AS n FROM (SELECT window(t, '6 seconds', '3 seconds') AS w, k,
-      count(*) AS n FROM {READ} GROUP BY ALL) GROUP BY w""",
+    "which Spark would merge with sessions": f"""SELECT s, count(*) AS c FROM (SELECT k, session_window(t, '2 seconds')
+      AS s FROM {READ} GROUP BY ALL) GROUP BY s""",
     "A join of two streams has no live parameters": f"""SELECT window(t, '5 seconds') AS w, count(*) AS n
       FROM ({NEAR} AND b.v > :least) GROUP BY ALL""",
     "has no column id to compare": f"SELECT max(n) AS n FROM ({COUNTS}) GROUP BY window(w, '1 hour')",

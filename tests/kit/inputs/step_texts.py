@@ -32,14 +32,25 @@ def _leaf(dice: random.Random, read: str, size: int, *, tumbling: bool = False) 
     window = f"window(t, '{size} seconds'{slide})"
     where = f" WHERE v > {dice.randint(0, 3)}" if dice.random() < 0.5 else ""
     having = " HAVING count(*) > 1" if dice.random() < 0.3 else ""
+    if dice.random() < 0.25:
+        read = _first(dice, read)
     return Step(
         f"SELECT {window} AS w, k, count(*) AS n, CAST({_aggregate(dice)} AS BIGINT) AS v FROM {read}{where} "
         f"GROUP BY {window}, k{having}", None if hops else size,
     )  # fmt: skip
 
 
+def _first(dice: random.Random, read: str) -> str:
+    """The first events of each key, or one of them; events of equal time are equal."""
+    number = dice.choice(["= 1", "<= 2", "= 2"])
+    ranked = f"SELECT *, row_number() OVER (PARTITION BY k, v ORDER BY t) AS r FROM {read}"
+    return f"(SELECT k, v, t FROM ({ranked}) WHERE r {number})"
+
+
 def _aggregate(dice: random.Random) -> str:
-    return dice.choice(["sum(v)", "max(v)", "min(v)", "count(v)", "count(DISTINCT v)"])
+    plain = ["sum(v)", "max(v)", "min(v)", "count(v)", "count(DISTINCT v)"]
+    by_spark = ["sum(pmod(v, 5))", "sum(6 DIV (v - 2)) FILTER (WHERE v > 2)", "max(levenshtein(k, 'b') + v)"]
+    return dice.choice(plain if dice.random() < 0.7 else by_spark)
 
 
 def _coarser(dice: random.Random, read: str, depth: int) -> Step:

@@ -16,7 +16,7 @@ from millpond.model.change_history import StoredQuery
 from millpond.model.expressions import Call, Column
 from millpond.model.join import Join
 from millpond.model.query import Named, Query
-from millpond.model.selection import AnyQuery, Selection
+from millpond.model.selection import AnyQuery, Selection, is_inner
 from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import (
@@ -122,6 +122,9 @@ def bounds_of(upstream: Query) -> dict[str, str]:
     columns: dict[str, str] = {}
     waiting = counted_rows(upstream.window) is not None or _waits(upstream.window)
     parts = () if waiting else _BOUNDS_SHOWN.get(type(upstream.window), ())
+    own = Column(upstream.event_time, "timestamp")
+    of_event = upstream.of_event if isinstance(upstream.window, Counted) and upstream.window.once is True else ()
+    times = {f"event:{place}" for place, value in enumerate(of_event) if value == own}
     for item in upstream.output:
         if isinstance(upstream.window, Range):
             columns |= _bounds_of_row(upstream, item)
@@ -131,6 +134,8 @@ def bounds_of(upstream: Query) -> dict[str, str]:
             columns |= {f"{item.name}.{part}": part for part in parts}
         elif item.expression.name in [f"window.{part}" for part in parts]:
             columns[item.name] = item.expression.name.removeprefix("window.")
+        elif item.expression.name in times:
+            columns[item.name] = "time"
     return columns
 
 
@@ -196,9 +201,10 @@ def check_event_time(upstream: AnyQuery, event_time: str) -> None:
     if event_time not in times:
         what = "the event times of its sides" if isinstance(upstream, Join) else "its window"
         says = "it is not an event time of its sides" if isinstance(upstream, Join) else "it is not a bound of a window"
+        name = "the inner query" if is_inner(upstream.name) else upstream.name
         raise UnsupportedQuery(
-            f"{event_time} does not show when rows of {upstream.name} are complete: {says}.",
-            f"Use {' or '.join(times)}." if times else f"Let {upstream.name} show {what}.",
+            f"{event_time} does not show when rows of {name} are complete: {says}.",
+            f"Use {' or '.join(times)}." if times else f"Let {name} show {what}.",
         )
 
 

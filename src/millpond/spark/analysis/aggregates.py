@@ -16,7 +16,7 @@ from millpond.spark.analysis.expressions import Translator, all_true
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, kind_of, optional, text_of, type_of
 
 _FUNCTIONS = {function.spark: function for function in FUNCTIONS.values()}
-_REPLACED = (
+REPLACED = (
     "BoolAnd", "BoolOr", "RegrCount", "RegrAvgX", "RegrAvgY", "RegrSXX", "RegrSYY", "Median",
     "PercentileCont", "AnyValue",
 )  # fmt: skip
@@ -30,7 +30,7 @@ def aggregate_of(catalyst: Catalyst, node: JavaObject, translate: Translator) ->
         UnsupportedQuery: the function, DISTINCT or the type is not supported by this version.
     """
     function = node.aggregateFunction()
-    if kind_of(function) in _REPLACED:
+    if kind_of(function) in REPLACED:
         function = function.replacement()
     condition = optional(node.filter())
     filters = [] if condition is None else [translate(condition)]

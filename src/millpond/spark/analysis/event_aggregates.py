@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import msgspec
 from msgspec import UNSET
@@ -46,9 +47,13 @@ def logged_of(
         name = _FUNCTIONS.get(kind)
     if name is None:
         return None
-    _check_form(node, function, name)
+    _check_form(node, function)
     if name in LISTAGGS:
         return _listagg(catalyst, node, function, filters, translate, name)
+    if name == "count_distinct" and len(parts) > 2:  # rows are compared as structs
+        filters = [*filters, *(translate(catalyst.not_null(part)) for part in parts)]
+        names = (catalyst.literal(f"c{place}") for place in range(len(parts)))
+        parts = [catalyst.make("CreateNamedStruct", [*chain.from_iterable(zip(names, parts, strict=True))])]
     arguments = [translate(part) for part in parts[: 2 if name in ("min_by", "max_by", "by", "count_distinct") else 1]]
     _check_types(node, arguments, nested=name in _NESTED)
     if "percentile" in name and not (is_number(arguments[0].type) or is_decimal(arguments[0].type)):
@@ -106,9 +111,7 @@ def _check_types(node: JavaObject, arguments: Sequence[Expression], *, nested: b
             raise _refused(node, f"is of {argument.type} values", "Use numbers, strings, booleans, times or decimals.")
 
 
-def _check_form(node: JavaObject, function: JavaObject, name: str) -> None:
-    if name == "count_distinct" and len(children(function)) > 2:
-        raise _refused(node, "counts distinct rows of more than two columns", "Count concat_ws('|', a, b, c).")
+def _check_form(node: JavaObject, function: JavaObject) -> None:
     if kind_of(function) == "Percentile" and str(function.frequencyExpression().toString()) != "1":
         raise _refused(node, "has a frequency", "Leave it out.")
 

@@ -16,7 +16,7 @@ import msgspec
 
 from millpond.errors import UnsupportedQuery
 from millpond.model.aggregates import Aggregate
-from millpond.model.expressions import Call, Column, Expression, Literal, literal
+from millpond.model.expressions import Call, Column, Expression, Literal, literal, struct_of
 from millpond.model.functions import UserFunction
 from millpond.model.query import GroupingSet, Named, Query, named_once
 from millpond.model.types import WINDOW, has_floats
@@ -52,6 +52,7 @@ from millpond.spark.catalyst.private_names import (
     references,
     timed_column,
     type_of,
+    window_mark,
 )
 
 _FIELDS = ("start", "end")
@@ -85,7 +86,7 @@ def extract_query(context: StepContext, plan: JavaObject) -> Extraction:
     input_plan = read_input_plan(catalyst, sets.below)
     if input_plan.repeats is not None:
         with suppress(RepeatsBelow):
-            if not input_plan.is_step:
+            if not input_plan.is_step and (input_plan.repeats.rank is None or input_plan.keeps_one):
                 return Reader(context, context.source(input_plan, ()), input_plan).read(plan, above, sets)
         input_plan = read_input_plan(catalyst, sets.below, cut_at_repeats=True)
     needed = set[int]()
@@ -177,7 +178,7 @@ class Reader(InputTranslator):
         if self.input_plan.windows:
             raise UnsupportedQuery("The query has a window that it does not group by.", "Group by it, or leave it out.")
         names = {id_of(one): row_column(one, self.input_plan, self.source) for one in groups}
-        if (rows := grouped_rows(names, self.source)) is not None:
+        if (rows := grouped_rows(names, self.source, final=not self._terms.updates)) is not None:
             self._row_parts = rows.parts
             return Column(rows.event_time, "timestamp"), rows.window
         time = timed_column(outputs(below))
@@ -208,9 +209,9 @@ class Reader(InputTranslator):
                 date = self._date
                 self._scope[identity] = at if date is None else self._register_foreign(of_start(self._catalyst, date))
                 continue
-            check_key(group, self._terms.name if self._terms.serve else None, of_rows=bool(self.stream.upstreams))
+            check_key(group, self._terms.name if self._terms.serve else None)
             before = len(keys)
-            self._scope[identity] = key_of(self.translate(below), keys)
+            self._scope[identity] = key_of(self._key(below), keys)
             if self._sets.id is not None:
                 places[identity] = check_column_of_sets(group, before, len(keys))
         if self._sets.id is not None:
@@ -218,6 +219,18 @@ class Reader(InputTranslator):
             keys.append(literal(0, "bigint"))
             self._grouping = grouping_sets(self._catalyst, self._sets, places, window)
         return tuple(keys)
+
+    def _key(self, node: JavaObject) -> Expression:
+        """The value of a key; a window of rows is made of its bounds."""
+        name = row_column(node, self.input_plan, self.source) if type_of(node) == WINDOW else None
+        if name is None:
+            return self.translate(node)
+        if window_mark(node) == "session":
+            raise UnsupportedQuery(
+                f"Rows are grouped by {name}, a session, which Spark would merge with sessions that overlap it.",
+                f"Group by a window over it, such as window({name}, '1 hour').",
+            )
+        return struct_of([Column(f"{name}.{field}", "timestamp") for field in _FIELDS], WINDOW)
 
     def _aggregates(self, calls: list[JavaObject]) -> tuple[Aggregate, ...]:
         found: list[Aggregate] = []

@@ -165,7 +165,7 @@ def frames_of(catalyst: Catalyst, node: JavaObject) -> Frames:
     for key in keys:
         if kind_of(key) != "AttributeReference":
             raise UnsupportedQuery(f"PARTITION BY `{text_of(key)}` is a constant.", "Leave it out.")
-    of_rows = {_counts_rows(alias.child()) for alias in aliases}
+    of_rows = {counts_rows(alias.child()) for alias in aliases}
     if len(of_rows) > 1:
         raise UnsupportedQuery("The query has frames of rows and frames of time.", "Make them two queries.")
     calls = [_call(catalyst, alias) for alias in aliases]
@@ -177,7 +177,8 @@ def _bounds(over: JavaObject) -> tuple[str, str]:
     return kind_of(frame.lower()), kind_of(frame.upper())
 
 
-def _counts_rows(over: JavaObject) -> bool:
+def counts_rows(over: JavaObject) -> bool:
+    """Whether the frame of a function is a number of events, or all events before, and not a length of time."""
     of_rows = kind_of(over.windowSpec().frameSpecification().frameType()) == "RowFrame"
     return of_rows or _bounds(over) == _RUNNING
 
@@ -186,7 +187,7 @@ def _is_by_row(over: JavaObject) -> bool:
     """Whether a function has a frame of rows that is another one than that of some rows before the event and itself."""
     lower, upper = _bounds(over)
     neighbour = kind_of(over.windowFunction()) in _NEIGHBOURS
-    return _counts_rows(over) and (neighbour or lower == "UnboundedPreceding" or upper != "CurrentRow")
+    return counts_rows(over) and (neighbour or lower == "UnboundedPreceding" or upper != "CurrentRow")
 
 
 def whole(catalyst: Catalyst, number: JavaObject) -> int:
@@ -218,7 +219,7 @@ def _call(catalyst: Catalyst, alias: JavaObject) -> FrameCall:
             )
         of_rows = kind_of(frame.frameType()) == "RowFrame"
         return FrameCall(id_of(alias), function, 0, running="rows" if of_rows else "peers")
-    if _counts_rows(over):
+    if counts_rows(over):
         preceding, following = -_rows(catalyst, frame, frame.lower()), _rows(catalyst, frame, frame.upper())
         return FrameCall(id_of(alias), function, preceding, following)
     return FrameCall(id_of(alias), function, _preceding(catalyst, frame))

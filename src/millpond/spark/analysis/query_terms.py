@@ -13,9 +13,9 @@ from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection, zone_of
 from millpond.model.stream import Stream
-from millpond.model.windows import Written
+from millpond.model.windows import Distinct, Written
 from millpond.plan.groups.distinct import Timing
-from millpond.plan.options.output_modes import BY_EVENT, UPDATE, with_late_by
+from millpond.plan.options.output_modes import BY_EVENT, FINAL, UPDATE, with_late_by, with_mode
 from millpond.plan.upstream.late_sinks import check_late
 from millpond.spark.analysis.derived_streams import Derived, texts_of
 from millpond.spark.analysis.properties import Mode, Repeats
@@ -155,6 +155,8 @@ class OutputOptions(NamedTuple):
         query = restored(msgspec.structs.replace(lower.query, name=name))
         if not lower.reads_events:
             return query
+        if isinstance(query, Query) and isinstance(query.window, Distinct):
+            query = with_mode(query, FINAL, None)
         return with_late_by(self.repeats.of(catalyst, query, lower.stream, lower.timing), self.mode.late_by)
 
 

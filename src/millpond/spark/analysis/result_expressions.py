@@ -9,6 +9,7 @@ from millpond.model.expressions import Call, Column, Expression, Literal, column
 from millpond.model.types import WINDOW, is_storable, struct_fields
 from millpond.model.windows import Counted, Pattern, Window
 from millpond.plan.upstream.upstream_joins import WINDOW_OF
+from millpond.spark.analysis.joins.plan_nodes import constant
 from millpond.spark.analysis.live_parameters import has_stand_in
 from millpond.spark.catalyst.cures import cast_cure
 from millpond.spark.catalyst.private_names import (
@@ -132,12 +133,8 @@ def _row_number(catalyst: Catalyst, column: JavaObject, number: Call) -> JavaObj
     """The Catalyst expression for `row_number()` over events, see `frames.Frames.value`: a count, cast to an INT."""
     (count,) = number.args
     assert isinstance(count, Column) and count.type == "bigint"
-    attribute = catalyst.alias(_bigint(catalyst, "0"), "count").toAttribute()
+    attribute = catalyst.alias(constant(catalyst, "0L"), "count").toAttribute()
     return catalyst.make("Cast", catalyst.named(attribute, count.name), column.dataType(), catalyst.none)
-
-
-def _bigint(catalyst: Catalyst, digits: str) -> JavaObject:
-    return catalyst.spark._jsparkSession.sessionState().sqlParser().parseExpression(f"{digits}L")
 
 
 def _lag_expression(catalyst: Catalyst, column: JavaObject, lag: Call) -> JavaObject:
@@ -155,7 +152,7 @@ def _lag_expression(catalyst: Catalyst, column: JavaObject, lag: Call) -> JavaOb
             f"An expression that only Spark evaluates reads `{column.name()}`, which has a default.",
             "Leave the default of lag out, and write coalesce(lag(x) OVER (…), y) around it.",
         )
-    rows = _bigint(catalyst, str(wanted.text))
+    rows = constant(catalyst, f"{wanted.text}L")
     count = catalyst.named(catalyst.alias(rows, "count").toAttribute(), number.name)
     value = _catalyst_of(catalyst, column, first)
     return catalyst.make(

@@ -71,6 +71,12 @@ def sets_of(plan: JavaObject) -> Sets:
     return Sets(below.child(), inputs, kept, [row[id_at] for row in rows], columns[id_at])
 
 
+def is_of_sets(plan: JavaObject) -> bool:
+    """Whether an `Aggregate` has grouping sets."""
+    below = plan.child()
+    return kind_of(below) == "Expand" and any(str(column.name()) == GROUPING_ID for column in outputs(below))
+
+
 def check_column_of_sets(group: JavaObject, before: int, after: int) -> int:
     """The position of the key of a grouping column, after which there are `after` keys instead of `before`.
 

@@ -10,20 +10,18 @@ import re
 
 from millpond.errors import UnsupportedQuery
 from millpond.model.expressions import Call, Column, Expression, Literal, call, field_of, struct_of
-from millpond.model.types import KEY_TYPES, WINDOW, is_known, is_struct, parts_of, struct_fields
+from millpond.model.types import KEY_TYPES, is_known, is_struct, parts_of, struct_fields
 from millpond.spark.catalyst.private_names import JavaObject, text_of, type_of
 
 
-def check_key(key: JavaObject, served: str | None, *, of_rows: bool) -> None:
+def check_key(key: JavaObject, served: str | None) -> None:
     """Refuse a key of a type that is not grouped by; `served`: the name of the query, if it is served.
-
-    `of_rows`: whether the key is of rows of another query, whose windows are not grouped by.
 
     Raises:
         UnsupportedQuery: the type is not supported.
     """
     kind = type_of(key)
-    if not _can_be_key(kind) or (of_rows and kind == WINDOW):
+    if not _can_be_key(kind):
         cure = f"Cast it to one of {', '.join(sorted(KEY_TYPES))}, a decimal or a struct of these."
         if re.search(r"\b(array|map)<", kind):
             cure = f"Group by a text with its elements: to_json({text_of(key)})."

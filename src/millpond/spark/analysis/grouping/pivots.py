@@ -8,7 +8,7 @@ have its value; it is NULL if there are none, as in Spark.
 from __future__ import annotations
 
 from millpond.errors import UnsupportedQuery
-from millpond.spark.analysis.joins.plan_nodes import logical
+from millpond.spark.analysis.joins.plan_nodes import constant, logical
 from millpond.spark.catalyst.cures import PER_VALUE
 from millpond.spark.catalyst.private_names import (
     Catalyst,
@@ -80,18 +80,14 @@ def _of_value(catalyst: Catalyst, pivot: JavaObject, place: int, results: dict[i
     like = next(node for node in nodes_of(found) if kind_of(node) == "AggregateExpression")
     count = _aggregate(catalyst, one, like, has_value)
     none = catalyst.make("Literal", None, found.dataType())
-    return catalyst.make("If", catalyst.make("EqualTo", count, _parsed(catalyst, "0L")), none, found)
+    return catalyst.make("If", catalyst.make("EqualTo", count, constant(catalyst, "0L")), none, found)
 
 
 def _literal(catalyst: Catalyst, value: JavaObject, like: JavaObject) -> JavaObject:
     kind = str(like.dataType().catalogString())
     if kind in _SUFFIXES and value is not None:
-        return _parsed(catalyst, f"{value}{_SUFFIXES[kind]}")
+        return constant(catalyst, f"{value}{_SUFFIXES[kind]}")
     return catalyst.make("Literal", value, like.dataType())
-
-
-def _parsed(catalyst: Catalyst, text: str) -> JavaObject:
-    return catalyst.spark._jsparkSession.sessionState().sqlParser().parseExpression(text)
 
 
 def _filtered(catalyst: Catalyst, node: JavaObject, condition: JavaObject) -> JavaObject:

@@ -31,6 +31,7 @@ from millpond.spark.analysis.aggregation_input import WindowPart, read_input_pla
 from millpond.spark.analysis.below_aggregation import InputTranslator
 from millpond.spark.analysis.expressions import Translator, all_true
 from millpond.spark.analysis.extract import extract_query
+from millpond.spark.analysis.grouping.storable_keys import with_storable_keys
 from millpond.spark.analysis.joins.bounds import Bound, bound_of
 from millpond.spark.analysis.joins.kinds import join_kind
 from millpond.spark.analysis.joins.subqueries import without_subqueries
@@ -83,7 +84,7 @@ def extract_any(
         UnsupportedQuery, QueryTypeError: see `extract_query`.
     """
     plan = normalise_clauses(catalyst, catalyst.clean(analysed(frame)))
-    plan = without_subqueries(catalyst, plan)
+    plan = with_storable_keys(catalyst, without_subqueries(catalyst, plan))
     check_inlined(plan)
     known = functions or UserFunctions(catalyst)
 

@@ -1,4 +1,4 @@
-"""Makes nodes of logical plans."""
+"""Makes nodes of logical plans, and constants."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ def logical(catalyst: Catalyst, name: str, *arguments: JavaObject) -> JavaObject
     """A node of the class `name`; a list is passed as a Scala sequence."""
     given = [catalyst.seq(one) if isinstance(one, list) else one for one in arguments]
     return catalyst.java_class(_LOGICAL + name)(*given)
+
+
+def constant(catalyst: Catalyst, text: str) -> JavaObject:
+    """The constant that `text` is in SQL."""
+    return catalyst.spark._jsparkSession.sessionState().sqlParser().parseExpression(text)
 
 
 def join(

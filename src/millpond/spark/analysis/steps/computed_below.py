@@ -7,11 +7,13 @@ becomes an aggregation of a column `round(a / b, 2)` of the join, for whose rows
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from millpond.model.join import Join
 from millpond.model.selection import AnyQuery, foreign_below, is_inner
+from millpond.model.types import EVENT_TIME_TYPES
+from millpond.spark.analysis.aggregates import REPLACED
 from millpond.spark.analysis.joins.plan_nodes import logical
 from millpond.spark.analysis.query_terms import Extraction
 from millpond.spark.analysis.steps.step_boundaries import child_of, cut_below
@@ -26,9 +28,12 @@ from millpond.spark.catalyst.private_names import (
     optional,
     outputs,
     references,
+    type_of,
+    window_mark,
 )
 
-_PASSING = ("Project", "Filter", "SubqueryAlias", "EventTimeWatermark")
+_PASSING = ("Project", "Filter", "SubqueryAlias", "EventTimeWatermark", "Expand")
+_ROWS = ("Project", "Filter")
 _PLAIN = ("AttributeReference", "Literal")
 
 
@@ -48,41 +53,126 @@ def _reads_inner_rows(query: AnyQuery) -> bool:
     return not isinstance(query, Join) and is_inner(query.stream) and bool(foreign_below(query))
 
 
-def with_lower_columns(catalyst: Catalyst, node: JavaObject) -> JavaObject:
-    """The plan in which lower steps compute the keys and arguments of aggregations over their rows."""
+def with_lower_columns(catalyst: Catalyst, node: JavaObject, *, top: bool = True) -> JavaObject:
+    """The plan in which lower steps compute the keys and arguments of aggregations over their rows.
+
+    `top`: only projections and filters are above the node.
+    """
     if not node.isStreaming():
         return node
-    node = catalyst.rebuilt(node, [with_lower_columns(catalyst, child) for child in children(node)])
-    leaf = cut_below(child_of(node)) if kind_of(node) == "Aggregate" else None
-    if leaf is None or kind_of(leaf) == "Union":
+    top = top and kind_of(node) in _ROWS
+    node = catalyst.rebuilt(node, [with_lower_columns(catalyst, child, top=top) for child in children(node)])
+    leaf = cut_below(child_of(node), at_repeats=True) if kind_of(node) in ("Aggregate", *_ROWS) else None
+    if leaf is None:
         return node
+    if kind_of(node) in _ROWS:
+        return _over_union(catalyst, node, leaf) if top and kind_of(leaf) == "Union" else node
     emitted = {id_of(column) for column in outputs(leaf)}
+    keys, results = items(node.groupingExpressions()), items(node.aggregateExpressions())
+    results = [_guarded(catalyst, one, emitted) for one in results]
+    below, aliases = _with_lower_aliases(catalyst, child_of(node), leaf, emitted)
     moved: list[_Moved] = []
-    for one in _computed(node):
-        used = {id_of(column) for column in references(one)}
-        if used and used <= emitted and not any(one.semanticEquals(known.expression) for known in moved):
+    for one in _computed(keys, results, emitted):
+        if _reads_only(one, emitted) and not any(one.semanticEquals(known.expression) for known in moved):
             moved.append(_Moved(one, catalyst.alias(one, f"computed {len(moved)}")))
-    child = _with_columns(catalyst, child_of(node), leaf, [one.alias for one in moved]) if moved else None
+    columns = [*aliases, *(one.alias for one in moved)]
+    child = _with_columns(catalyst, below, leaf, columns) if columns else None
     if child is None:
         return node
-    keys, results = (
-        [_replaced(catalyst, one, moved) for one in items(part)]
-        for part in (node.groupingExpressions(), node.aggregateExpressions())
-    )
+    keys, results = ([_replaced(catalyst, one, moved) for one in part] for part in (keys, results))
     return logical(catalyst, "Aggregate", keys, results, child, node.hint())
 
 
-def _computed(aggregate: JavaObject) -> Iterator[JavaObject]:
-    """The keys of an aggregation, and the arguments and filters of its aggregates, that are more than a column.
+def _over_union(catalyst: Catalyst, node: JavaObject, union: JavaObject) -> JavaObject:
+    """A projection or filter above a UNION ALL whose branches compute its expressions."""
+    emitted = {id_of(column) for column in outputs(union)}
+    is_filter = kind_of(node) == "Filter"
+    values = [catalyst.alias(node.condition(), "computed")] if is_filter else items(node.projectList())
+    aliases = [one for one in values if kind_of(one) == "Alias" and window_mark(one) is None]
+    computed = [one for one in aliases if _reads_only(one.child(), emitted)]
+    below = _with_columns(catalyst, child_of(node), union, computed) if computed else None
+    if below is None:
+        return node
+    if is_filter:
+        return logical(catalyst, "Project", outputs(node), logical(catalyst, "Filter", values[0].toAttribute(), below))
+    return logical(catalyst, "Project", [one.toAttribute() if one in computed else one for one in values], below)
 
-    An argument beside a filter stays, because it may raise for a row that the filter leaves out.
+
+def _with_lower_aliases(
+    catalyst: Catalyst, node: JavaObject, leaf: JavaObject, emitted: Collection[int]
+) -> tuple[JavaObject, list[JavaObject]]:
+    """The plan that reads columns of its projections, such as keys of grouping sets, from `leaf`; and their aliases."""
+    if node.fastEquals(leaf) or kind_of(node) not in _PASSING:
+        return node, []
+    below, aliases = _with_lower_aliases(catalyst, child_of(node), leaf, emitted)
+    node = catalyst.rebuilt(node, [below])
+    if kind_of(node) != "Project":
+        return node, aliases
+    columns, lower = items(node.projectList()), list(aliases)
+    for place, column in enumerate(columns):
+        if kind_of(column) == "Alias" and type_of(column) not in EVENT_TIME_TYPES:
+            value = catalyst.substitute(column.child(), lower)
+            if _reads_only(value, emitted):
+                aliases.append(catalyst.alias(value, str(column.name()), column))
+                columns[place] = column.toAttribute()
+    return logical(catalyst, "Project", columns, below), aliases
+
+
+def _reads_only(expression: JavaObject, emitted: Collection[int]) -> bool:
+    """Whether an expression is more than a column, and reads columns, all of which the step below emits."""
+    return kind_of(expression) not in _PLAIN and bool(references(expression)) and _is_known(expression, emitted)
+
+
+def _is_known(expression: JavaObject, emitted: Collection[int]) -> bool:
+    return all(id_of(column) in emitted for column in references(expression))
+
+
+def _guarded(catalyst: Catalyst, expression: JavaObject, emitted: Collection[int]) -> JavaObject:
+    """The expression in which arguments beside a FILTER are NULL where it is not met, as they may raise there."""
+    parts = [_guarded(catalyst, part, emitted) for part in children(expression)]
+    condition = optional(expression.filter()) if kind_of(expression) == "AggregateExpression" else None
+    if condition is None or not _is_known(condition, emitted):
+        return catalyst.rebuilt(expression, parts)
+
+    def guarded(part: JavaObject) -> JavaObject:
+        null = catalyst.make("Literal", None, part.dataType())
+        return catalyst.make("If", condition, part, null) if _reads_only(part, emitted) else part
+
+    return catalyst.rebuilt(expression, [_with_arguments(catalyst, parts[0], guarded), *parts[1:]])
+
+
+def _with_arguments(catalyst: Catalyst, function: JavaObject, change: Callable[[JavaObject], JavaObject]) -> JavaObject:
+    """The aggregate function with other arguments."""
+    parts = (
+        _with_arguments(catalyst, part, change) if kind_of(function) in REPLACED or kind_of(part) == "SortOrder"
+        else change(part) for part in children(function)
+    )  # fmt: skip
+    return catalyst.rebuilt(function, [*parts])
+
+
+def _computed(
+    keys: Iterable[JavaObject], results: Iterable[JavaObject], emitted: Collection[int]
+) -> Iterator[JavaObject]:
+    """The keys of an aggregation, and the arguments and filters of its aggregates.
+
+    Arguments beside a filter that reads more than the columns `emitted` by the step below stay, because they may raise
+    for a row that the filter leaves out.
     """
-    parts = items(aggregate.groupingExpressions())
-    for node in (node for one in items(aggregate.aggregateExpressions()) for node in nodes_of(one)):
+    yield from keys
+    for node in (node for one in results for node in nodes_of(one)):
         if kind_of(node) == "AggregateExpression":
             condition = optional(node.filter())
-            parts += children(node.aggregateFunction()) if condition is None else [condition]
-    yield from (part for part in parts if kind_of(part) not in _PLAIN)
+            yield from [] if condition is None else [condition]
+            if condition is None or _is_known(condition, emitted):
+                yield from _arguments(node.aggregateFunction())
+
+
+def _arguments(function: JavaObject) -> Iterator[JavaObject]:
+    for part in children(function):
+        if kind_of(function) in REPLACED or kind_of(part) == "SortOrder":
+            yield from _arguments(part)
+        else:
+            yield part
 
 
 def _with_columns(
@@ -90,16 +180,34 @@ def _with_columns(
 ) -> JavaObject | None:
     """The plan `node` with more columns of `leaf`, which is below it; None if a node does not pass them on."""
     if node.fastEquals(leaf):
-        return logical(catalyst, "Project", [*outputs(leaf), *columns], leaf)
+        return _extended(catalyst, leaf, columns)
     if kind_of(node) not in _PASSING:
         return None
     below = _with_columns(catalyst, child_of(node), leaf, columns)
     if below is None:
         return None
+    known = {id_of(column) for column in outputs(node)}
+    passed = [column.toAttribute() for column in columns if id_of(column) not in known]
     if kind_of(node) == "Project":
-        passed = [*items(node.projectList()), *(column.toAttribute() for column in columns)]
-        return logical(catalyst, "Project", passed, below)
+        return logical(catalyst, "Project", [*items(node.projectList()), *passed], below)
+    if kind_of(node) == "Expand":  # the id of a grouping set is the last column
+        rows = [catalyst.seq([*passed, *items(row)]) for row in items(node.projections())]
+        return logical(catalyst, "Expand", rows, [*passed, *outputs(node)], below)
     return catalyst.rebuilt(node, [below])
+
+
+def _extended(catalyst: Catalyst, leaf: JavaObject, columns: Sequence[JavaObject]) -> JavaObject:
+    """The plan with more columns; each branch of a UNION ALL computes them."""
+    if kind_of(leaf) != "Union":
+        return logical(catalyst, "Project", [*outputs(leaf), *columns], leaf)
+    first, *others = children(leaf)
+    branches = [_extended(catalyst, first, columns)]  # the columns of a union have the ids of its first branch
+    for branch in others:
+        pairs = zip(outputs(leaf), outputs(branch), strict=True)
+        own = [catalyst.alias(mine, str(mine.name()), column) for column, mine in pairs]
+        made = [catalyst.alias(catalyst.substitute(one.child(), own), str(one.name())) for one in columns]
+        branches.append(_extended(catalyst, branch, made))
+    return catalyst.rebuilt(leaf, branches)
 
 
 def _replaced(catalyst: Catalyst, expression: JavaObject, moved: Sequence[_Moved]) -> JavaObject:

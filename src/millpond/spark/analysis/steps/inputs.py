@@ -63,7 +63,8 @@ class Inputs:
         if any(step.makes_rows for step in plan.steps):
             raise unseen_rows_error(
                 "exploded, joined with a table or compared with a sub-query",
-                "a condition on keys in WHERE, a value of a table in an aggregate: max((SELECT max(v) FROM t))",
+                "Join the table, or explode, below the aggregation, and group by the columns of the table, too: SELECT "
+                "t.name, sum(s.x) FROM s JOIN t ON t.k = s.k GROUP BY t.name, …. A condition on keys can be in WHERE.",
             )
         columns = columns_read(plan.leaf, plan.nodes, needed)
         name = f"step {len(self._below)}"  # until the query that reads it is known, see `finished`

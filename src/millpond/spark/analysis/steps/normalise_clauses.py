@@ -2,7 +2,7 @@
 
 UNPIVOT, `stack` and table functions such as `LATERAL explode(…)` become `LATERAL VIEW inline(…)` or `explode(…)`.
 INTERSECT and EXCEPT become joins, by the rules of Spark's optimiser. DISTINCT of rows with a window, below or above an
-aggregation, becomes GROUP BY.
+aggregation, becomes GROUP BY. Functions over frames of time and over frames of rows become two steps.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 from itertools import chain
 
 from millpond.errors import UnsupportedQuery
+from millpond.model.types import EVENT_TIME_TYPES
+from millpond.spark.analysis.frames import counts_rows
 from millpond.spark.analysis.joins.plan_nodes import join, logical
 from millpond.spark.analysis.steps.step_boundaries import cut_below
 from millpond.spark.catalyst.private_names import (
@@ -47,6 +49,8 @@ def normalise_clauses(catalyst: Catalyst, node: JavaObject, *, grouped: bool = F
         return _unpivoted(catalyst, node)
     if kind == "Generate" and kind_of(node.generator()) == "Stack":
         return _stacked(catalyst, node)
+    if kind == "Window":
+        return _with_one_kind_of_frame(catalyst, node)
     if kind == "LateralJoin":
         return _lateral(catalyst, node)
     distinct = kind in _SETS and _has_distinct_rows(node)
@@ -61,6 +65,18 @@ def normalise_clauses(catalyst: Catalyst, node: JavaObject, *, grouped: bool = F
     if by_window and (grouped or cut_below(node) is not None):
         return logical(catalyst, "Aggregate", outputs(node), outputs(node), node.child(), catalyst.none)
     return node
+
+
+def _with_one_kind_of_frame(catalyst: Catalyst, node: JavaObject) -> JavaObject:
+    """OVER in the order of a time, without a time in PARTITION BY: frames of time over the rows with frames of rows."""
+    calls, keys, order = (items(part) for part in (node.windowExpressions(), node.partitionSpec(), node.orderSpec()))
+    of_rows = [call for call in calls if counts_rows(call.child())]
+    of_time = [call for call in calls if not counts_rows(call.child())]
+    in_time = [type_of(one.child()) for one in order] == ["timestamp"]
+    if not (of_rows and of_time and in_time) or any(type_of(key) in EVENT_TIME_TYPES for key in keys):
+        return node
+    below = logical(catalyst, "Window", of_rows, keys, order, node.child(), node.hint())
+    return logical(catalyst, "Window", of_time, keys, order, below, node.hint())
 
 
 def _has_distinct_rows(node: JavaObject) -> bool:

@@ -15,13 +15,14 @@ from millpond.model.join import Join
 from millpond.model.query import Named, Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.types import WINDOW
-from millpond.model.windows import RUNNING, Calendar, Distinct, Range, Sliding
+from millpond.model.windows import RUNNING, Calendar, Counted, Distinct, Range, Session, Sliding, Window
 from millpond.plan.upstream.rows_as_stream import bounds_of, passed_column, times_of
 from millpond.plan.upstream.upstream_joins import join_times
 from millpond.spark.analysis.aggregation_input import InputPlan
 from millpond.spark.analysis.input_streams import QueryInput
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, id_of, kind_of, references
 
+_MOMENT = Sliding(1, 1)
 _EARLIEST = ("start", "time", "end")
 
 
@@ -53,16 +54,16 @@ def row_column(node: JavaObject, plan: InputPlan, source: QueryInput) -> str | N
     return None if found is None else found.name
 
 
-def grouped_rows(keys: Mapping[int, str | None], source: QueryInput) -> RowWindow | None:
+def grouped_rows(keys: Mapping[int, str | None], source: QueryInput, *, final: bool) -> RowWindow | None:
     """The window by which the rows of a query are grouped if no window was made for it; None for other inputs.
 
-    `keys` are the results of `row_column` by expression id.
+    `keys` are the results of `row_column` by expression id. `final`: see `row_window`.
 
     Raises:
         UnsupportedQuery: see `row_window`; or the branches of a UNION ALL have different windows.
     """
     named = {identity: name for identity, name in keys.items() if name is not None}
-    found = [row_window(named, upstream, source.grids) for upstream in source.upstreams]
+    found = [row_window(named, upstream, source.grids, final=final) for upstream in source.upstreams]
     if any(one != found[0] for one in found):
         raise UnsupportedQuery(
             f"Rows are grouped by {', '.join(named.values())}, but the branches of the union have different windows.",
@@ -73,16 +74,24 @@ def grouped_rows(keys: Mapping[int, str | None], source: QueryInput) -> RowWindo
 
 def has_windows(steps: Sequence[AnyQuery]) -> bool:
     """Whether rows of inner queries belong to windows; rows without repeats are single events."""
-    return any(not (isinstance(step, Query) and isinstance(step.window, Distinct)) for step in steps)
+    return not all(isinstance(step, Query) and _is_of_events(step.window) for step in steps)
 
 
-def row_window(keys: Mapping[int, str], upstream: AnyQuery, grids: Mapping[str, Sliding]) -> RowWindow | None:
+def _is_of_events(window: Window) -> bool:
+    return isinstance(window, Distinct) or (isinstance(window, Counted) and window.once is True)
+
+
+def row_window(
+    keys: Mapping[int, str], upstream: AnyQuery, grids: Mapping[str, Sliding], *, final: bool
+) -> RowWindow | None:
     """The window by which rows are grouped; `keys` are the keys that are columns of the rows, by expression id.
 
-    `grids`: see `grids_of`. Returns None if no key is a part of a window.
+    Rows of one hopping window have one time, that of its last microsecond, so they are grouped by this time
+    and the window. `grids`: see `grids_of`. `final`: a column of rows that can be their event time is a window, too,
+    because each row is emitted once. Returns None if no key is a part of a window.
 
     Raises:
-        UnsupportedQuery: a key is a window, but not a tumbling one.
+        UnsupportedQuery: a key is a window that does not show when its rows are complete.
     """
     windows = {item.name for item in upstream.output if item.expression.type == WINDOW}
     times = times_of(upstream)
@@ -92,19 +101,28 @@ def row_window(keys: Mapping[int, str], upstream: AnyQuery, grids: Mapping[str, 
             parts = {f"{whole}{part}": f"window{part}" for part in ("", ".start", ".end", ".time")}
             found = {identity: parts[of] for identity, of in keys.items() if of in parts}
             return RowWindow(f"{whole}.time", grids[whole], found)
+        if name in windows and f"{name}.time" in times:
+            return RowWindow(f"{name}.time", _MOMENT, {})
         if name in windows:
             raise UnsupportedQuery(
-                f"Rows are grouped by {name}, but it is not the tumbling window of an aggregation or of a join.",
+                f"Rows are grouped by {name}, but it is not the window of an aggregation or of a join.",
                 f"Group by a window over it, such as window({name}, '1 hour').",
             )
     window, bounds = _window_and_bounds(upstream)
     own = {identity: bounds[name] for identity, name in keys.items() if name in bounds}
     if window is None or not own:
-        return None
+        shown = times if final and not _has_sessions(upstream) else ()
+        moments = ((identity, name) for identity, name in keys.items() if name in shown)
+        return next((RowWindow(name, _MOMENT, {identity: "window.start"}) for identity, name in moments), None)
     first = min(own, key=lambda identity: _EARLIEST.index(own[identity]))
     if own[first] == "end":  # a row at the end of its window is at the start of the next one
         return RowWindow(keys[first], window, dict.fromkeys(own, "window.start"))
     return RowWindow(keys[first], window, {identity: f"window.{part}" for identity, part in own.items()})
+
+
+def _has_sessions(upstream: AnyQuery) -> bool:
+    """Whether rows may have the bounds of sessions, which Spark merges where it groups by them."""
+    return isinstance(upstream, Query) and isinstance(upstream.window, Session | Range)
 
 
 def grids_of(query: AnyQuery, queries: Mapping[str, AnyQuery]) -> dict[str, Sliding]:

@@ -40,11 +40,11 @@ def child_of(node: JavaObject) -> JavaObject:
     return children(node)[0]
 
 
-def unseen_rows_error(how: str, cure: str = "or aggregate in a query of its own") -> UnsupportedQuery:
+def unseen_rows_error(how: str, cure: str = "Do it below, or aggregate in a query of its own.") -> UnsupportedQuery:
     """The error for rows of a lower step that Spark would have to see; `how`: what would be done with them."""
     return UnsupportedQuery(
         f"Rows of an aggregation or of a join of streams cannot be {how}: Spark evaluates this, and does not see them.",
-        f"Do it below the aggregation, {cure}.",
+        cure,
     )
 
 
@@ -68,13 +68,17 @@ def _keeps_state(node: JavaObject) -> bool:
     return kind_of(node) == "Aggregate" or joins_streams(node)
 
 
+def _removes_repeats(node: JavaObject) -> bool:
+    return kind_of(node) in REPEATS or (kind_of(node) == "Window" and numbers_events(node))
+
+
 def cut_below(node: JavaObject, *, at_repeats: bool = False) -> JavaObject | None:
     """The node at or below `node` whose rows a lower step emits; None if no state is kept below `node`.
 
-    `at_repeats`: the removal of repeated events is a step of its own.
+    `at_repeats`: the removal of repeated events, also by `row_number()`, is a step of its own.
     """
     path: list[JavaObject] = []
-    while not (_keeps_state(node) or (at_repeats and kind_of(node) in REPEATS)):
+    while not (_keeps_state(node) or (at_repeats and _removes_repeats(node))):
         if kind_of(node) == "Union":
             return node if _is_cut(node) else None
         if kind_of(node) not in _UNARY:

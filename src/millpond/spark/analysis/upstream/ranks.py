@@ -49,9 +49,14 @@ def ranks_rows(node: JavaObject) -> bool:
 
 
 def _run(node: JavaObject) -> list[JavaObject]:
-    """A `Window` node and those directly below it with the same PARTITION BY; others are a step of their own."""
+    """A `Window` node and those directly below it with the same PARTITION BY; others are a step of their own.
+
+    So are numbers of events below frames of time.
+    """
     run = [node]
     while kind_of(below := run[-1].child()) == "Window" and _partition(below) == _partition(node):
+        if numbers_in_time(below) and not is_ordered(run[-1]):
+            break
         run.append(below)
     return run
 

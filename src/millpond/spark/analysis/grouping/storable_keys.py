@@ -1,0 +1,96 @@
+"""Rewrites aggregations whose keys are intervals or bytes, or that sum intervals, to ones of numbers and texts.
+
+    SELECT a - b AS wait, sum(c - d) FROM … GROUP BY a - b
+
+is grouped by the microseconds of `a - b`, and sums those of `c - d`; the results are intervals again. Bytes are grouped
+by their hexadecimal text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from millpond.model.types import INTERVAL
+from millpond.spark.analysis.grouping.grouping_sets import is_of_sets
+from millpond.spark.analysis.joins.plan_nodes import constant, logical
+from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, items, kind_of, optional, type_of
+
+
+class _Key(NamedTuple):
+    """A grouping key, what the rows are grouped by instead, and the key computed from that."""
+
+    key: JavaObject
+    stored: JavaObject
+    restored: JavaObject
+
+
+def with_storable_keys(catalyst: Catalyst, node: JavaObject) -> JavaObject:
+    """The plan after these rewrites."""
+    if not node.isStreaming():
+        return node
+    node = catalyst.rebuilt(node, [with_storable_keys(catalyst, child) for child in children(node)])
+    if kind_of(node) != "Aggregate" or is_of_sets(node):
+        return node
+    keys, results = items(node.groupingExpressions()), items(node.aggregateExpressions())
+    made = [key for key in (_stored(catalyst, key) for key in keys) if key is not None]
+    rewritten = [_result(catalyst, one, made) for one in results]
+    if not made and all(new is old for new, old in zip(rewritten, results, strict=True)):
+        return node
+    stored = [next((one.stored for one in made if one.key is key), key) for key in keys]
+    return logical(catalyst, "Aggregate", stored, rewritten, node.child(), node.hint())
+
+
+def _stored(catalyst: Catalyst, key: JavaObject) -> _Key | None:
+    if type_of(key) == INTERVAL:
+        micros = _micros(catalyst, key)
+        return _Key(key, micros, _interval(catalyst, micros))
+    if type_of(key) == "binary":
+        text = catalyst.make("Hex", key)
+        return _Key(key, text, catalyst.make("Unhex", text))
+    return None
+
+
+def _result(catalyst: Catalyst, expression: JavaObject, keys: Sequence[_Key]) -> JavaObject:
+    """A result column, over the keys that are stored and over sums of numbers."""
+    made = _rewritten(catalyst, expression, keys)
+    if kind_of(expression) == "AttributeReference" and made is not expression:
+        return catalyst.alias(made, str(expression.name()), expression)
+    return made
+
+
+def _rewritten(catalyst: Catalyst, expression: JavaObject, keys: Sequence[_Key]) -> JavaObject:
+    if kind_of(expression) == "AggregateExpression":
+        return _summed(catalyst, expression)
+    for one in keys:
+        if expression.semanticEquals(one.key):
+            return one.restored
+    return catalyst.rebuilt(expression, [_rewritten(catalyst, part, keys) for part in children(expression)])
+
+
+def _summed(catalyst: Catalyst, call: JavaObject) -> JavaObject:
+    """The sum or average of intervals as one of their microseconds; other aggregates stay."""
+    function, condition = call.aggregateFunction(), optional(call.filter())
+    kind = kind_of(function)
+    if kind not in ("Sum", "Average") or type_of(function.child()) != INTERVAL:
+        return call
+    micros = _micros(catalyst, function.child())
+
+    def aggregate(of: JavaObject) -> JavaObject:
+        return of.toAggregateExpression(bool(call.isDistinct()), catalyst.option(condition))
+
+    if kind == "Sum":
+        return _interval(catalyst, aggregate(catalyst.rebuilt(function, [micros])))
+    total = _interval(catalyst, aggregate(catalyst.make("aggregate.Sum", micros)))
+    return catalyst.make("DivideDTInterval", total, aggregate(catalyst.make("aggregate.Count", [micros])))
+
+
+def _micros(catalyst: Catalyst, interval: JavaObject) -> JavaObject:
+    """The microseconds of an interval, as a BIGINT."""
+    begin = constant(catalyst, "TIMESTAMP '1970-01-01 00:00:00Z'")
+    return catalyst.make("UnixMicros", catalyst.make("TimestampAddInterval", begin, interval, catalyst.option("UTC")))
+
+
+def _interval(catalyst: Catalyst, micros: JavaObject) -> JavaObject:
+    one = constant(catalyst, "INTERVAL '0 00:00:00.000001' DAY TO SECOND")
+    return catalyst.make("MultiplyDTInterval", one, micros)
