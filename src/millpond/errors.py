@@ -247,7 +247,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def of_machine(error: BaseException, path: object = None) -> SetupError | None:
-    """That there is no room (at `path`) or no memory, if that is what an exception of Python's says.
+    """The error for a Python exception that means a full disk (at `path`) or no memory; None for others.
 
     >>> str(of_machine(OSError(errno.ENOSPC, "No space left on device"), "/data/x"))[:70]
     '[MP-DISK] Nothing more can be written to /data/x: [Errno 28] No space '

@@ -39,7 +39,7 @@ from millpond.plan.options.output_modes import BY_EVENT, BY_JOIN, with_late_by
 from millpond.reconfigure import validate
 from millpond.reconfigure.validate import KnownPond
 from millpond.runtime.aggregates.partials import Rows
-from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.event_log import EventLog
 from millpond.runtime.event_log.select_events import LoggedRows, value_name
 from millpond.runtime.fold import fold
 from millpond.runtime.joins import fold_joins, merge_join
@@ -199,7 +199,7 @@ def test_small_runs_colliding_hashes_and_merged_sections(
     """For any cut of pairs into runs and of events into sections; keys with one hash are distinguished by values."""
     monkeypatch.setattr(merge_join, "PAIRS_AT_ONCE", 3)
     monkeypatch.setattr(fold, "FAN_IN", 2)
-    monkeypatch.setattr(GroupLog, "most_rows", 8 if seed % 3 else None)
+    monkeypatch.setattr(EventLog, "most_rows", 8 if seed % 3 else None)
     hashes = fold_joins.hashes_of
     monkeypatch.setattr(fold_joins, "hashes_of", lambda keys, rows: hashes(keys, rows) % np.uint64(2))
     dice = random.Random(seed)

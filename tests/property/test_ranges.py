@@ -20,7 +20,7 @@ from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.windows import Range, Sliding
 from millpond.plan.groups.build import build_plan
-from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.event_log import EventLog
 from millpond.runtime.fold import fold
 from millpond.testing.compare import canonical
 
@@ -178,7 +178,7 @@ def test_large_sections_of_events_are_merged_no_more(tmp_path: Path, monkeypatch
     monkeypatch.setattr(fold, "FAN_IN", 2)
     case, query, found = random_case(4400, 600, 0, epochs=60), amounts("q", 900 * SECOND, 5 * SECOND), []
     for most in (None, 40):
-        monkeypatch.setattr(GroupLog, "most_rows", most)
+        monkeypatch.setattr(EventLog, "most_rows", most)
         run, largest = Run(tmp_path / str(most), [query], 2), 0
         for batch in case.epochs:
             run.epoch([batch])

@@ -15,7 +15,7 @@ from kit.judges.answers import Run
 from kit.naive.queries import windows
 from kit.naive.queries.deduplicate import without_repeats
 from millpond.model.query import Query
-from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.event_log import EventLog
 from millpond.runtime.windows import sessions
 from millpond.state.layout.cells import Piece
 from millpond.state.layout.event_log import Events
@@ -37,14 +37,14 @@ def batch(now: int, keys: Sequence[int]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
 def test_of_keys_without_new_events_none_is_read(query: Query, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    concat_stored, read = GroupLog.concat_stored, list[int]()
+    concat_stored, read = EventLog.concat_stored, list[int]()
 
-    def counting(log: GroupLog, parts: Sequence[Events]) -> Events:
+    def counting(log: EventLog, parts: Sequence[Events]) -> Events:
         found = concat_stored(log, parts)
         read.append(found.rows)
         return found
 
-    monkeypatch.setattr(GroupLog, "concat_stored", counting)
+    monkeypatch.setattr(EventLog, "concat_stored", counting)
     epochs = [batch(now, range(KEYS)) for now in range(6)]  # no merge
     epochs += [batch(20, [7, 8]), batch(30, [7])]
     run = Run(tmp_path, [query])

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from kit.inputs.committed_epochs import committed
 from millpond import Pond
 from millpond.log.records import EpochRecord
-from millpond.spark.session.batch_limits import LIMIT, Batches
+from millpond.spark.session.batch_limits import LIMIT, BatchLimits
 
 ROWS, LONG = 4_500, 150_000
 """A batch of this many rows does not fit into the memory of these tests; in the file it is one text."""
@@ -30,13 +30,13 @@ def test_rows_of_hundreds_of_kilobytes_are_answered_and_so_are_small_ones_after_
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_to: list[str | None] = []
-    limit = Batches.limit
+    limit = BatchLimits.limit
 
-    def noted(self: Batches, session: SparkSession) -> None:
+    def noted(self: BatchLimits, session: SparkSession) -> None:
         limit(self, session)
         set_to.append(session.conf.get(LIMIT))
 
-    monkeypatch.setattr(Batches, "limit", noted)
+    monkeypatch.setattr(BatchLimits, "limit", noted)
     write(tmp_path / "in", "a", "x" * LONG, ROWS)
     for at, name in enumerate("bcd"):
         write(tmp_path / "in", name, "y", 20_000)
@@ -62,7 +62,7 @@ def test_a_limit_goes_where_rows_are_small_and_parse_and_yours_stays(spark: Spar
         return EpochRecord(n=1, writer="w", prev="", at=0, spark_query="", batch=0, start={}, end={}, counts=counts)
 
     session = spark.newSession()
-    bounded, batches = session.conf.get(LIMIT), Batches(session)
+    bounded, batches = session.conf.get(LIMIT), BatchLimits(session)
     for record, lifted in (
         (None, False), (epoch(10, 1_000), True), (epoch(0, 0), True), (epoch(10, 100_000), False),
         (epoch(10, 1_000), True), (epoch(10, 1_000, 1), False),
@@ -73,7 +73,7 @@ def test_a_limit_goes_where_rows_are_small_and_parse_and_yours_stays(spark: Spar
         assert (session.conf.get(LIMIT) != bounded) == lifted
     yours = spark.newSession()
     yours.conf.set(LIMIT, 1 << 20)
-    batches = Batches(yours)
+    batches = BatchLimits(yours)
     batches.committed(committed(epoch(10, 1_000)))
     batches.limit(yours)
     assert yours.conf.get(LIMIT) == str(1 << 20)

@@ -656,7 +656,7 @@ def test_a_query_that_reads_more_is_started_beside_an_epoch(
         raise OSError("no room")
 
     if end == "not copied":
-        monkeypatch.setattr("millpond.spark.driver.replace_query.next_checkpoint", no_room)
+        monkeypatch.setattr("millpond.spark.driver.replace_query.copy_checkpoint", no_room)
     epochs, actions, requested = make_input(tmp_path / "in", files), Actions({}), list[Future[object]]()
     with Pond(session, tmp_path / "pond", instances=2, on_epoch=actions) as pond, ThreadPoolExecutor(1) as other:
         pond.stream(stream(tmp_path / "in"))

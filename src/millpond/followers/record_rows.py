@@ -1,6 +1,7 @@
-"""Finds and reads the rows of one query in one record as Arrow; followers that share a reader share its index.
+"""Reads the rows of a query in a record as Arrow, and finds the columns that identify them.
 
 Results, late rows, dead letters and differences of a shadow are sections of their own kinds, with a reader each.
+Followers that share a reader share its index.
 """
 
 from __future__ import annotations
@@ -168,7 +169,7 @@ def _index_of(entry: Entry, kind: SectionKind, instance: int | None) -> _Index:
 
 
 def key_columns(query: AnyQuery) -> tuple[str, ...]:
-    """The output columns that identify a row: its window, then its key; none for single events and processors.
+    """The output columns whose values identify a row: its window, then its key; () for single events and processors.
 
     Raises:
         UnsupportedQuery: the query does not output all of these columns.

@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 
 from millpond.kernels.arithmetic import ARITHMETIC, compare
 from millpond.kernels.bins import finest_bins
-from millpond.kernels.coded import Coded, coded, key_column
 from millpond.kernels.columns import NO_ROWS, Array, Mask, Values, arrow_type
 from millpond.kernels.decimals import DECIMALS
 from millpond.kernels.hashing import xxhash64
+from millpond.kernels.key_codes import KeyCodes, encode, key_column
 from millpond.kernels.scalar_functions import apply, is_function
 from millpond.kernels.structs import field_of, made_struct
 from millpond.model.expressions import Call, Column, Expression, Foreign, Literal, Parameter, is_list
@@ -44,7 +44,7 @@ class Evaluator:
         self._columns, self._encoded = columns, encoded
         self._parameters = parameters or {}
         self._known: dict[Expression, Values] = {}
-        self._coded: dict[Expression, Coded] = {}
+        self._key_codes: dict[Expression, KeyCodes] = {}
         self.rows = rows
 
     def __call__(self, expression: Expression) -> Values:
@@ -59,14 +59,14 @@ class Evaluator:
             self._known[expression] = known
         return known
 
-    def coded(self, expression: Expression) -> Coded:
+    def key_codes(self, expression: Expression) -> KeyCodes:
         """The values of a key column, encoded once for all groups of queries that have it."""
-        known = self._coded.get(expression)
+        known = self._key_codes.get(expression)
         if known is None:
             column = self._encoded(expression.name) if self._encoded and isinstance(expression, Column) else None
             if column is None:
                 column = key_column(self(expression), expression.type, self.rows)
-            known = self._coded[expression] = coded(column)
+            known = self._key_codes[expression] = encode(column)
         return known
 
     def list_of(self, expression: Expression) -> tuple[Literal, ...]:

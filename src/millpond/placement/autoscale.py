@@ -97,21 +97,21 @@ def decide(policy: Policy, memory: Memory, observed: Observed) -> tuple[Decision
     next_memory = Memory(streak[-policy.steady :], uneven, memory.changed_us)
     stay = Decision(current, False, f"{rate}: {current} {'is' if current == 1 else 'are'} right")
     if memory.changed_us is not None and observed.at_us < memory.changed_us + policy.rest_us:
-        return Decision(current, False, f"{rate}; it rests after a change"), Memory((), 0, memory.changed_us)
+        return Decision(current, False, f"{rate}; it waits after a change"), Memory((), 0, memory.changed_us)
     if len(streak) >= policy.steady:
         chosen = min(next_memory.proposed) if proposed > current else max(next_memory.proposed)
-        return Decision(chosen, False, f"{rate}: {_so_many(chosen)}, not {current}"), Memory((), 0, observed.at_us)
+        return Decision(chosen, False, f"{rate}: from {current} to {_counted(chosen)}"), Memory((), 0, observed.at_us)
     if streak:
-        return Decision(current, False, f"{rate}: {_so_many(proposed)}, if it stays so"), next_memory
+        return Decision(current, False, f"{rate}: {_counted(proposed)} if this continues"), next_memory
     if uneven:
         why = f"the busiest instance folds {observed.skew:.2f} times as long as the mean"
         if uneven >= policy.steady:
-            return Decision(current, True, f"{why}: its hottest buckets go elsewhere"), Memory((), 0, observed.at_us)
-        return Decision(current, False, f"{why}, which is too much if it stays so"), next_memory
+            return Decision(current, True, f"{why}: it hands over its busiest buckets"), Memory((), 0, observed.at_us)
+        return Decision(current, False, f"{why}: buckets move if this continues"), next_memory
     return stay, next_memory
 
 
-def _so_many(instances: int) -> str:
+def _counted(instances: int) -> str:
     return "1 instance" if instances == 1 else f"{instances} instances"
 
 

@@ -357,9 +357,11 @@ def _with_queries(
     )  # fmt: skip
 
 
-def still_leaving(spec: PondSpec, lagging: tuple[Leaving, ...], current_n: int) -> PondSpec:
-    """The spec without unneeded history: of dropped queries it keeps those whose sinks still have rows to receive,
-    of requested bucket maps the one by which state is stored (`current_n`) and newer ones.
+def without_old_history(spec: PondSpec, lagging: tuple[Leaving, ...], current_n: int) -> PondSpec:
+    """The spec without history that is no longer needed.
+
+    Of dropped queries it keeps those whose sinks still have rows to receive, and of requested bucket maps the one by
+    which state is stored (`current_n`) and newer ones.
     """
     if isinstance(spec.changed, msgspec.UnsetType):
         return spec
@@ -367,7 +369,7 @@ def still_leaving(spec: PondSpec, lagging: tuple[Leaving, ...], current_n: int) 
     return msgspec.structs.replace(spec, changed=_with(spec.effects, leaving=lagging, scaled=scaled))
 
 
-def seen(spec: PondSpec) -> PondSpec:
+def visible(spec: PondSpec) -> PondSpec:
     """The pond as its users see it: the current streams and queries, without remains of changes."""
     if isinstance(spec.changed, msgspec.UnsetType):
         return spec

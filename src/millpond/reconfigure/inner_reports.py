@@ -22,17 +22,17 @@ _NAME = re.compile(rf"{INNER}[0-9a-f]+")
 _LOST = ("late", "dead")
 
 
-def seen_record(record: EpochRecord, spec: PondSpec) -> EpochRecord:
+def visible_record(record: EpochRecord, spec: PondSpec) -> EpochRecord:
     """The record of an epoch in which inner queries are parts of the queries that use them."""
     if not any(stream.steps for stream in spec.streams):
         return record
     return msgspec.structs.replace(
         record, counts=_counts(record.counts, spec), fates=_fates(record.fates, spec),
-        quarantined=seen_quarantine(record.quarantined, spec),
+        quarantined=visible_quarantine(record.quarantined, spec),
     )  # fmt: skip
 
 
-def seen_quarantine(reasons: Mapping[str, str], spec: PondSpec) -> dict[str, str]:
+def visible_quarantine(reasons: Mapping[str, str], spec: PondSpec) -> dict[str, str]:
     """The reasons for quarantine by query; a query whose inner query is quarantined has the reason of that."""
     found = {name: why for name, why in reasons.items() if not is_inner(name)}
     for query, inner in _steps(spec):

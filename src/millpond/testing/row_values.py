@@ -12,8 +12,8 @@ from millpond.model.types import WINDOW
 from millpond.testing.read_rows import Misfit, value_of
 
 
-def expected(query: str, name: str, kind: str | None, value: Any) -> Any:
-    """Converts an expected value to the form of `raw`; `kind` None: the query has no such column.
+def expected_value(query: str, name: str, kind: str | None, value: Any) -> Any:
+    """Converts an expected value to the form of `plain_rows`; `kind` None: the query has no such column.
 
     Raises:
         QueryTypeError: the value is not of its column's type.
@@ -26,7 +26,7 @@ def expected(query: str, name: str, kind: str | None, value: Any) -> Any:
         raise QueryTypeError(f"{value!r} cannot be {name} of {query}.", f"It must be {error}.") from None
 
 
-def raw(tables: Sequence[pa.Table]) -> list[dict[str, Any]]:
+def plain_rows(tables: Sequence[pa.Table]) -> list[dict[str, Any]]:
     """Rows with times as microseconds or days, also within windows, in the form of `value_of`."""
     rows: list[dict[str, Any]] = []
     for table in tables:

@@ -42,7 +42,7 @@ from millpond.testing.compare import Tolerance, difference
 from millpond.testing.compiled_file import load_compiled
 from millpond.testing.local_pond import Ledger, LocalPond, read_section
 from millpond.testing.read_rows import Misfit, Rows, Wanted, events_table, time_us
-from millpond.testing.row_values import as_written, expected, listed, raw
+from millpond.testing.row_values import as_written, expected_value, listed, plain_rows
 
 _BUCKETS = 64
 
@@ -212,9 +212,11 @@ class Trial:
             QueryTypeError: there is no such query, or a value is not of its column's type.
             OverflowedError: as `rows`.
         """
-        found = raw(self._since(self._rows, query))
+        found = plain_rows(self._since(self._rows, query))
         types = {item.name: item.expression.type for item in self._queries[query].output}
-        wanted = [{name: expected(query, name, types.get(name), value) for name, value in row.items()} for row in rows]
+        wanted = [
+            {name: expected_value(query, name, types.get(name), value) for name, value in row.items()} for row in rows
+        ]  # fmt: skip
         if difference(wanted, found, tolerances=tolerances) is not None:
             shown = [as_written(each, types) for each in (wanted, found)]
             raise AssertionError(f"{query}: {difference(*shown, tolerances=tolerances)}")
@@ -433,6 +435,6 @@ def _assert_alike(whole: Trial, twin: Trial, how: str) -> None:
                 else "Nobody waits for a source partition that has not been seen: name all of them in the order."
             )
             raise AssertionError(f"{name}: {left['late']} events are late in one epoch, {right['late']} {how}. {cure}")
-        differs = difference(*(raw([each.table(name)]) for each in (whole, twin)))
+        differs = difference(*(plain_rows([each.table(name)]) for each in (whole, twin)))
         if differs is not None or left != right:
             raise AssertionError(f"{name}, {how}: {differs or f'{left} expected, {right} found'}")

@@ -19,10 +19,10 @@ from millpond.plan.upstream.steps import inner_of, inputs_of, step_name, streams
 from millpond.reconfigure import validate
 from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.budgets import with_versions
-from millpond.reconfigure.catalog import applied, not_answered, seen
+from millpond.reconfigure.catalog import applied, not_answered, visible
 from millpond.reconfigure.change_price import price_by_step
 from millpond.reconfigure.changes import Drop, Halt, change_of, change_text
-from millpond.reconfigure.inner_reports import labels, plain_names, relabelled, seen_quarantine, seen_record
+from millpond.reconfigure.inner_reports import labels, plain_names, relabelled, visible_quarantine, visible_record
 from millpond.reconfigure.lifecycle import current
 from millpond.reconfigure.validate import KnownPond
 from millpond.runtime.inspect.costs import Cost
@@ -73,7 +73,7 @@ def test_a_change_adds_a_query_with_its_steps_and_they_go_with_the_last_reader()
     assert change_of(change_text(change)) == change
     spec = applied(known.spec, 3, change)
     assert [query.name for query in current(spec)] == ["q", "z"] and {*spec.computed} >= {FIRST, SECOND, LAST}
-    assert from_json(to_json(spec)) == spec and seen(spec).streams == spec.streams
+    assert from_json(to_json(spec)) == spec and visible(spec).streams == spec.streams
     spec = applied(spec, 4, validate.add(KnownPond(spec, Manifest()), OTHER, STREAMS))
     spec = applied(spec, 5, Drop("q"))
     assert {one.name for one in spec.streams} == {"tx", FIRST.name}
@@ -97,13 +97,13 @@ def test_reports_name_the_queries_only() -> None:
     record = EpochRecord(
         n=1, writer="", prev="", at=0, spark_query="", batch=0, start={}, end={}, counts=counts, quarantined=why
     )  # fmt: skip
-    found = seen_record(record, pond(LAST, OTHER))
+    found = visible_record(record, pond(LAST, OTHER))
     assert found.counts["q"] == {"read": 11, "applied": 7, "late": 2, "dead": 2, "filtered": 0, "rows": 1}
     assert found.counts["r"] == {"read": 10, "applied": 7, "late": 2, "dead": 1, "filtered": 0, "rows": 3}
     assert found.counts.keys() == {"q", "r"}
     assert found.quarantined == {name: f"A result of query '{name}' leaves its type." for name in ("q", "r")}
-    assert seen_quarantine({"r": "own"} | why, pond(LAST, OTHER))["r"] == "own"
-    assert seen_record(record, pond(windowed("q", "tx", "t", 7))) is record
+    assert visible_quarantine({"r": "own"} | why, pond(LAST, OTHER))["r"] == "own"
+    assert visible_record(record, pond(windowed("q", "tx", "t", 7))) is record
     named = labels([LAST, OTHER, FIRST, SECOND], STREAMS)
     assert named == {FIRST.name: "step 1 of q", SECOND.name: "step 2 of q"}
     assert relabelled(f"reads {SECOND.name}", named) == "reads step 2 of q"

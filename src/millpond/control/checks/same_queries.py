@@ -18,7 +18,7 @@ from millpond.model.spec import PondSpec, to_json
 from millpond.model.stream import Relation, Stream
 from millpond.plan.explain.amounts import count_of
 from millpond.plan.upstream.steps import streams_of
-from millpond.reconfigure.catalog import in_force, seen
+from millpond.reconfigure.catalog import in_force, visible
 
 _SHOWN = 5
 _TYPE = re.compile(r'"type":"(?:[^"\\]|\\.)*"')
@@ -40,9 +40,11 @@ def checked_spec(
         recorded = {stream.name: stream for stream in known.streams if stream.derived is not None}
         declared = [recorded.get(stream.name, stream) for stream in declared]
     spec = PondSpec.of(tuple(stream for stream in declared if stream.name in used), queries, instances)
-    if known is not None and not _alike(seen(known).meaning, spec.meaning):
-        raise _foreign(path, seen(known), spec)
-    if known is not None and not (isinstance(known.changed, msgspec.UnsetType) and seen(known).meaning == spec.meaning):
+    if known is not None and not _alike(visible(known).meaning, spec.meaning):
+        raise _foreign(path, visible(known), spec)
+    if known is not None and not (
+        isinstance(known.changed, msgspec.UnsetType) and visible(known).meaning == spec.meaning
+    ):
         return known
     return msgspec.structs.replace(spec, changed=ChangeEffects(parameters=dict(parameters))) if parameters else spec
 

@@ -186,7 +186,7 @@ def replay(folder: Path, connection: str | None, topic: str | None) -> int:
     target = topic or pc.min(unsent[0][1]["topic"]).as_py()
     digest = hashlib.sha256(msgspec.json.encode([marker.pond, marker.query, target])).hexdigest()[:16]
     publisher = Publisher(f"millpond-replay-{digest}", target, connection)
-    sent, done = 0, publisher.reached()
+    sent, done = 0, publisher.connect()
     for n, table in unsent:
         mark = f"{hashlib.sha256(letters.content(n)).hexdigest()} {marker.pond}"
         if n == done.n and done.mark not in ("", mark):

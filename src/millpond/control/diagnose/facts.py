@@ -36,7 +36,7 @@ from millpond.plan.options.first_complete_window import first_window
 from millpond.plan.upstream.rows_as_stream import before
 from millpond.plan.upstream.steps import inputs_of
 from millpond.reconfigure.catalog import complete_from, version_name
-from millpond.reconfigure.inner_reports import seen_quarantine, seen_record
+from millpond.reconfigure.inner_reports import visible_quarantine, visible_record
 from millpond.runtime.epoch import closed_until, watermarks
 from millpond.runtime.fold.next_due import Due
 from millpond.runtime.gather.lateness import ANY_PARTITION
@@ -183,7 +183,7 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         mark_us,
         _partitions(stream, manifest.max_time.get(stream.name, {}), manifest.idle.get(stream.name, [])),
         due,
-        spec.effects.halted.get(name) or seen_quarantine(manifest.quarantined, spec).get(name, ""),
+        spec.effects.halted.get(name) or visible_quarantine(manifest.quarantined, spec).get(name, ""),
         is_running(recent),
         sink_cursor(query, truth.cursors),
         tuple(f"{one.name}: {one.error}" for one in followers if one.error and one.name in followed),
@@ -214,7 +214,7 @@ def _recent_records(log: Log, head: int, name: str, spec: PondSpec) -> QueryReco
         if isinstance(record, EpochRecord):
             epochs += 1
             at_us = record.at if at_us is None else at_us
-            record = seen_record(record, spec)
+            record = visible_record(record, spec)
             found = dict(record.counts.get(name, {}))
             for what in ("rows", "withheld"):
                 found[what] = sum(record.counts.get(one, {}).get(what, 0) for one in versions)

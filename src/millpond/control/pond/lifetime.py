@@ -46,9 +46,9 @@ from millpond.model.change_json import Move, Resharded, Scale
 from millpond.model.spec import PondSpec
 from millpond.placement.alignment import owners_in, with_owners
 from millpond.reconfigure.apply import setting_of
-from millpond.reconfigure.catalog import in_force, still_leaving
+from millpond.reconfigure.catalog import in_force, without_old_history
 from millpond.reconfigure.changes import Add, Alter, Change, Discard, Drop, Promote, Shadow
-from millpond.reconfigure.inner_reports import seen_record
+from millpond.reconfigure.inner_reports import visible_record
 from millpond.reconfigure.lifecycle import current, query_of
 from millpond.reconfigure.placement_changes import resharded
 from millpond.reconfigure.probation import Probation, evaluated, halts_of
@@ -189,7 +189,7 @@ class Lifetime:
         )  # fmt: skip
         try:
             compare(truth, followers.runner.followers())
-            spec = still_leaving(spec, followers.attached.lagging, truth.manifest.map)
+            spec = without_old_history(spec, followers.attached.lagging, truth.manifest.map)
             setting = setting_of(truth.pond, truth.folder, cache, spec, owners_in(spec))
             driver = Driver(
                 self._readings.session, setting, truth.log, truth.manifests, new_writer(truth),
@@ -358,7 +358,7 @@ class Lifetime:
         self._probation.committed(epoch.record)
         opened = self.opened
         self._observers.epoch(
-            epoch if opened is None else epoch._replace(record=seen_record(epoch.record, opened.spec))
+            epoch if opened is None else epoch._replace(record=visible_record(epoch.record, opened.spec))
         )
 
     def _changed(self, n: int, change: Change, spec: PondSpec) -> None:

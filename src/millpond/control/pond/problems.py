@@ -19,7 +19,7 @@ from millpond.model.stream import Stream
 from millpond.plan.explain.amounts import count_of
 from millpond.plan.upstream.steps import streams_of
 from millpond.reconfigure.catalog import query_name
-from millpond.reconfigure.inner_reports import seen_quarantine, seen_record
+from millpond.reconfigure.inner_reports import visible_quarantine, visible_record
 from millpond.reconfigure.lifecycle import current
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.sources.count_malformed_rows import MalformedRows
@@ -90,7 +90,7 @@ class Problems:
 
 def quarantined_in(spec: PondSpec, manifest: Manifest) -> list[Problem]:
     """A problem for each quarantined query of a pond, whether this process or an earlier one quarantined it."""
-    reasons = seen_quarantine(manifest.quarantined, spec) | dict(spec.effects.halted)
+    reasons = visible_quarantine(manifest.quarantined, spec) | dict(spec.effects.halted)
     names = {query.name for query in spec.all_queries} | spec.effects.halted.keys()
     return [quarantined(name, why) for name, why in sorted(reasons.items()) if why and name in names]
 
@@ -202,7 +202,7 @@ def unread(
     }  # fmt: skip
     for n, record in newest_records(log, head) if silent else ():
         if isinstance(record, EpochRecord):
-            record = seen_record(record, spec)
+            record = visible_record(record, spec)
             silent -= {
                 name for name in silent
                 if any(record.counts.get(query, {}).get("read") for query in readers[name])

@@ -76,4 +76,4 @@ class Readings:
         texts = texts_of(self.session, wanted)
         frame, layout = read(self.session, wanted, tick=tick, limits=limits, texts=texts)
         readers = readers_of(self.session, wanted, layout)
-        return Reading(frame, layout, self._front.lookups(wanted, self._malformed), limits, readers)
+        return Reading(frame, layout, self._front.refreshed_tables(wanted, self._malformed), limits, readers)

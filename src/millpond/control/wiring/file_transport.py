@@ -19,7 +19,7 @@ from millpond.placement.alignment import owners_in
 from millpond.placement.slots import hash_tags
 from millpond.runtime.joins.lookup_rows import OpenRows
 from millpond.runtime.task.file_sync import Carrier, FileTransport, Way
-from millpond.spark.driver.instance_jobs import settled, upserted
+from millpond.spark.driver.instance_jobs import update_view, upsert_rows
 from millpond.spark.session.hosts import is_local, is_on_every_host
 from millpond.spark.session.session import Session
 from millpond.spark.session.task_hosts import TaskHosts
@@ -50,7 +50,7 @@ class PondFiles(FileTransport):
         """
         if self.carrier is None:
             try:
-                return settled(self._spark, share, self._pond, self._open_store, self._hosts)
+                return update_view(self._spark, share, self._pond, self._open_store, self._hosts)
             except HostError:
                 if not self.can_carry:
                     raise
@@ -61,7 +61,7 @@ class PondFiles(FileTransport):
         if self.carrier is not None:
             return None
         try:
-            return upserted(self._spark, upsert, opens, self._hosts)
+            return upsert_rows(self._spark, upsert, opens, self._hosts)
         except HostError:
             return None
 

@@ -1,4 +1,4 @@
-"""What the opener of a sink is given: the query, its rows, and where the sink may keep its cursor."""
+"""The parameters with which a sink is opened: its query, the reader of the rows, and where its cursor may be kept."""
 
 from __future__ import annotations
 

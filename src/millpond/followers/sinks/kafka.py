@@ -81,7 +81,7 @@ class KafkaSink:
         path = cursor_path(cursors, query.name, "kafka")
         self._file = CursorFile(path, lasting=not self._topic.transactions)
         self._folder = cursors
-        self._reached = Cursor()
+        self._cursor = Cursor()
 
     @classmethod
     def open(cls, context: SinkContext) -> KafkaSink:
@@ -105,7 +105,7 @@ class KafkaSink:
             if self._topic.transactions else ""
         )  # fmt: skip
         raise ahead(
-            self.name, self._reached, to.n,
+            self.name, self._cursor, to.n,
             f"{what} Restore the folder `log` from a newer copy; or, if readers may see those rows twice, {group}"
             f"write {{\"n\": {to.n}}} into {self._file.path}, and repair again.",
         )  # fmt: skip
@@ -117,14 +117,14 @@ class KafkaSink:
             StoreError: Kafka does not answer.
         """
         make_folder(self._folder)
-        self._reached = max(self._publisher.reached(), self.known())
-        return self._reached
+        self._cursor = max(self._publisher.connect(), self.known())
+        return self._cursor
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
         """See `Follower.apply`: rows and cursor are one transaction; a record without rows only advances the file."""
         if not self._publisher.connected:
             self.cursor()
-        if not is_next(self.name, self._reached, record):
+        if not is_next(self.name, self._cursor, record):
             return
         cursor = cursor_at(record)
         cure = f'Restore the pond\'s folder, or skip them: write {{"n": <record>}} into {self._file.path}.'
@@ -137,7 +137,7 @@ class KafkaSink:
         reached("topic.after_commit")
         self._file.write(cursor)
         reached("topic.after_cursor")
-        self._reached = cursor
+        self._cursor = cursor
 
     def interrupt(self) -> None:
         """See `Interruptible.interrupt`."""

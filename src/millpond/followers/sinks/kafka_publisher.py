@@ -53,7 +53,7 @@ class Message(NamedTuple):
 class Publisher:
     """Publishes under a `name`; the number of its last step is kept with `topic`.
 
-    It connects in `reached`, so a pond can start while its broker is unavailable.
+    It connects in `connect`, so a pond can start while its broker is unavailable.
     """
 
     def __init__(self, name: str, topic: str, connection_name: str | None, transactions: bool = True) -> None:
@@ -66,10 +66,10 @@ class Publisher:
 
     @property
     def connected(self) -> bool:
-        """Whether `reached` was called, and nothing has failed since."""
+        """Whether `connect` was called, and nothing has failed since."""
         return self._producer is not None
 
-    def reached(self) -> Cursor:
+    def connect(self) -> Cursor:
         """Fence every other publisher of this name, and return number and mark of the last step; -1: none is known.
 
         Raises:
@@ -123,7 +123,7 @@ class Publisher:
         """Make the messages of `begin` visible, together with number and mark of the step.
 
         Raises:
-            StoreError: the commit failed, or its outcome is not known; call `reached`.
+            StoreError: the commit failed, or its outcome is not known; call `connect`.
         """
         if not self._transactions:
             return
@@ -197,7 +197,7 @@ class Publisher:
         return common | ({"transactional.id": self.name} if self._transactions else {})
 
     def _failed(self, error: KafkaException) -> StoreError:
-        # whatever the outcome: the next call of `reached` begins a new transaction, and reads the number
+        # whatever the outcome: the next call of `connect` begins a new transaction, and reads the number
         if self._producer is not None:
             with suppress(KafkaException):  # a fatal error is raised once more
                 self._producer.poll(0)  # calls `_on_error`

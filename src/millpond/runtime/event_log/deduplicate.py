@@ -19,7 +19,7 @@ from millpond.model.expressions import Expression
 from millpond.model.query import Deduplication
 from millpond.plan.groups.edges import slices_of
 from millpond.plan.groups.plan import GroupPlan
-from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.event_log import EventLog
 from millpond.runtime.event_log.select_events import passed_mask, value_name
 from millpond.runtime.keys.current_slots import used_slots
 from millpond.runtime.packets.raw_columns import RawRows, piece_of_raw, values_of
@@ -38,7 +38,7 @@ class Decided(NamedTuple):
     repeated: dict[Expression | None, int]
 
 
-def decided(group: GroupPlan, log: GroupLog, keys: int, before: Watermark, after: Watermark) -> Decided:
+def decided(group: GroupPlan, log: EventLog, keys: int, before: Watermark, after: Watermark) -> Decided:
     """Decides about the events between the watermarks `before` and `after`; `keys`: the number of slots."""
     rule, delay = group.deduplicated, group.delays_us[0]
     low, high = before.at(delay), after.at(delay)

@@ -29,8 +29,11 @@ MOST_ROWS = 1 << 20
 """The most rows of a merged section of events, which bounds the time of a merge."""
 
 
-class GroupLog:
-    """The live events and those of this epoch; a section is read when it is first used."""
+class EventLog:
+    """The live events of a group or a join side on one instance, and those of this epoch.
+
+    A section is read when it is first used.
+    """
 
     kind: SectionKind = "events"
     most_rows: int | None = MOST_ROWS

@@ -18,7 +18,7 @@ from millpond.plan.groups.plan import GroupPlan, QueryPlan, fingerprint
 from millpond.plan.groups.tallies import Tally, bits_of, keeps_tallies, tallied
 from millpond.runtime.aggregates.partials import Rows
 from millpond.runtime.event_log.event_aggregates import AggregateInput, ResultRows, needs_events, rows_of
-from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.event_log import EventLog
 from millpond.runtime.event_log.retention import needed_from
 from millpond.runtime.event_log.select_events import column_of, filter_name, value_name
 from millpond.runtime.task.task_values import GroupState, SectionPlace, Watermark
@@ -92,7 +92,7 @@ class TalliedRows:
         return concatenated(parts, _types(self._tallies))
 
 
-class TallyLog(GroupLog):
+class TallyLog(EventLog):
     """The tallies of a group on one instance: the live ones and those of this epoch.
 
     Ponds of version 0.2 stored the events of queries that tallies of values answer now. These events are read as
@@ -113,7 +113,7 @@ class TallyLog(GroupLog):
         return (*self._state.tallies, *self.uncounted)
 
     def section(self, place: SectionPlace) -> Events:
-        """The tallies of a section, or of its events; see `GroupLog.section`."""
+        """The tallies of a section, or of its events; see `EventLog.section`."""
         if place.id not in self._read and place in self.uncounted:
             self._read[place.id] = self._counted(super().section(place))
         return super().section(place)
@@ -146,7 +146,7 @@ class TallyLog(GroupLog):
         """Add tallies to the delta as a section."""
         super().write(delta, as_stored(events), level, supersedes)
 
-    def adopt(self, delta: DeltaWriter, log: GroupLog | None, horizon_us: int | None) -> None:
+    def adopt(self, delta: DeltaWriter, log: EventLog | None, horizon_us: int | None) -> None:
         """Replaces events that are not counted yet by their tallies, and by events that other queries need.
 
         `horizon_us`: neither tallies nor events before this time are needed.

@@ -18,7 +18,7 @@ from millpond.kernels.columns import from_arrow
 from millpond.kernels.evaluate import Evaluator
 from millpond.model.windows import Distinct
 from millpond.plan.groups.plan import GroupPlan, QueryPlan
-from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.event_log import EventLog
 from millpond.runtime.event_log.event_order import deciding
 from millpond.runtime.event_log.select_events import column_types, value_column
 from millpond.runtime.fold.state import State
@@ -49,7 +49,7 @@ class ChosenState(State):
     def size(cls, stored: Stored) -> Sizes:
         """The size of the chosen events."""
 
-        def needed(_plan: QueryPlan, _log: GroupLog, every: Events) -> Mask:
+        def needed(_plan: QueryPlan, _log: EventLog, every: Events) -> Mask:
             found = np.zeros(every.rows, bool)
             found[chosen(every, stored.group)] = True
             return found

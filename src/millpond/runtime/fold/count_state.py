@@ -9,7 +9,7 @@ import numpy as np
 
 from millpond.arrays import Mask
 from millpond.plan.groups.plan import QueryPlan
-from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.event_log import EventLog
 from millpond.runtime.fold.next_due import Due, next_count
 from millpond.runtime.fold.state import State
 from millpond.runtime.fold.state_size import Sizes, Stored, sizes_of_events
@@ -29,7 +29,7 @@ class CountState(State):
     def size(cls, stored: Stored) -> Sizes:
         """The size of the events that are not counted yet, and of the last counted events of each key."""
 
-        def needed(plan: QueryPlan, log: GroupLog, _every: Events) -> Mask:
+        def needed(plan: QueryPlan, log: EventLog, _every: Events) -> Mask:
             alone = msgspec.structs.replace(stored.group, queries=(plan,))
             found: Mask = np.concatenate(needed_events(log, alone, stored.mark))
             return found

@@ -17,7 +17,7 @@ from millpond.model.windows import Distinct
 from millpond.plan.groups.event_log import LogPlan
 from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.plan.groups.ranked_rows import counted_rows
-from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.event_log import EventLog
 from millpond.runtime.event_log.event_order import deciding
 from millpond.runtime.event_log.retention import events_needed_from
 from millpond.runtime.event_log.select_events import column_types
@@ -51,7 +51,7 @@ class DistinctState(State):
             return Sizes(size, {plan.query.name: size for plan in stored.group.queries})
         horizon = events_needed_from(stored.group, stored.mark)
 
-        def needed(_plan: QueryPlan, _log: GroupLog, every: Events) -> Mask:
+        def needed(_plan: QueryPlan, _log: EventLog, every: Events) -> Mask:
             return np.ones(every.rows, bool) if horizon is None else every.times_us >= horizon
 
         return sizes_of_events(stored, stored.group.queries, needed)

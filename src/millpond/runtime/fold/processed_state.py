@@ -24,7 +24,7 @@ from millpond.plan.groups.build import presence_filter
 from millpond.plan.groups.event_log import LogPlan, logged_rows, ties_of
 from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.runtime.event_log.event_aggregates import passing
-from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.event_log import EventLog
 from millpond.runtime.event_log.event_order import POSITION, in_order
 from millpond.runtime.event_log.retention import events_needed_from
 from millpond.runtime.event_log.select_events import column_types, value_column, value_name
@@ -67,7 +67,7 @@ class ProcessedState(State):
         """The size of the events that wait, and of the state of each key."""
         horizon = events_needed_from(stored.group, stored.mark)
 
-        def needed(plan: QueryPlan, _log: GroupLog, every: Events) -> Mask:
+        def needed(plan: QueryPlan, _log: EventLog, every: Events) -> Mask:
             at = stored.mark.at(plan.query.delay_us)
             if at is None:
                 return np.ones(every.rows, bool)

@@ -17,7 +17,7 @@ from millpond.kernels.columns import arrow_type
 from millpond.plan.groups.event_log import LogPlan
 from millpond.plan.groups.plan import GroupPlan, QueryPlan, column_ids
 from millpond.runtime.event_log.event_aggregates import needs_events
-from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.event_log import EventLog
 from millpond.runtime.event_log.retention import slices_needed_from
 from millpond.runtime.event_log.tallies import TallyLog
 from millpond.runtime.fold.coalesce_slices import Edges
@@ -93,7 +93,7 @@ class State(ABC):
         buckets = partial(buckets_of_keys, group, buckets=len(task.owners))
         self.keys = KeyDictionary(types, sections, cache, buckets, self.departed)
         stored = self.stored_log(group)
-        self.log = None if stored is None else GroupLog(files, group, stored, self.committed, sections)
+        self.log = None if stored is None else EventLog(files, group, stored, self.committed, sections)
         self.tallies = TallyLog(files, group, self.committed, sections) if group.tallies else None
         self.logs = [log for log in (self.log, self.tallies) if log is not None]
         self.old, self.old_tiles, self.old_revisions = (
@@ -163,7 +163,7 @@ class State(ABC):
         return None
 
     @property
-    def _log(self) -> GroupLog:
+    def _log(self) -> EventLog:
         """The event log, in the states of groups that have one."""
         assert self.log is not None
         return self.log

@@ -25,7 +25,7 @@ from millpond.plan.groups.edges import slices_of
 from millpond.plan.groups.event_log import LogPlan, logged_rows, stored_values
 from millpond.plan.groups.plan import GroupPlan, QueryPlan, measures_read
 from millpond.plan.groups.tallies import Tally, keeps_tallies
-from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.event_log import EventLog
 from millpond.runtime.event_log.retention import events_needed_from, needed_from
 from millpond.runtime.event_log.select_events import filter_name, passed_mask, value_name
 from millpond.runtime.event_log.tallies import TallyLog, tally_filter
@@ -82,12 +82,12 @@ class Stored(NamedTuple):
         keys = [read_section(self.files, place) for place in self.state.keys[:1]]
         return CurrentCells(self.files, self.state, self.state.segments, keys, self.group.delays_us)
 
-    def log(self, plan: LogPlan | None = None) -> GroupLog:
+    def log(self, plan: LogPlan | None = None) -> EventLog:
         """The event log of the group, with the columns of `plan` (None: those of its events)."""
         plan = plan or self.group.events
         assert plan is not None
         keys = [read_section(self.files, place) for place in self.state.keys]
-        return GroupLog(self.files, self.group, plan, self.state, keys)
+        return EventLog(self.files, self.group, plan, self.state, keys)
 
 
 def sizes_of_cells(
@@ -116,7 +116,7 @@ def sizes_of_cells(
 
 
 def sizes_of_events(
-    stored: Stored, plans: Sequence[QueryPlan], needed: Callable[[QueryPlan, GroupLog, Events], Mask]
+    stored: Stored, plans: Sequence[QueryPlan], needed: Callable[[QueryPlan, EventLog, Events], Mask]
 ) -> Sizes:  # fmt: skip
     """The sizes of queries over runs of events; `needed`: which of all events of the log a query needs.
 

@@ -13,7 +13,7 @@ from millpond.plan.groups.build import presence_filter
 from millpond.plan.groups.edges import slices_of
 from millpond.plan.groups.plan import GroupPlan, QueryPlan, measures_read
 from millpond.runtime.event_log.deduplicate import decided
-from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.event_log import EventLog
 from millpond.runtime.event_log.retention import ends_by, events_needed_from, needed_from, slices_needed_from
 from millpond.runtime.event_log.select_events import passed_mask
 from millpond.runtime.event_log.tallies import needs_tallies, tallies_needed_from, uncounted_needed_from
@@ -102,7 +102,7 @@ class TimeState(State):
             self.tallies.merge(self.delta, tallies_needed_from(self.group, after), self.fan_in)
         self.compact(horizon, cache(lambda: needed_edges(self.group, after, [*self.old_tiles, *tiles])))
 
-    def _decided(self, log: GroupLog, before: Watermark, after: Watermark) -> list[Piece]:
+    def _decided(self, log: EventLog, before: Watermark, after: Watermark) -> list[Piece]:
         """The cells of events that the watermark has passed and that do not repeat an earlier event."""
         decision = decided(self.group, log, len(self.keys), before, after)
         for plan in self.group.queries:
@@ -186,7 +186,7 @@ def _cells_alone(stored: Stored, cells: Cells, plan: QueryPlan) -> tuple[Ints, s
     return slots, measures
 
 
-def needed_events(mark: Watermark, plan: QueryPlan, _log: GroupLog, every: Events) -> Mask:
+def needed_events(mark: Watermark, plan: QueryPlan, _log: EventLog, every: Events) -> Mask:
     """The events that frames of a query need."""
     horizon, presence = needed_from([plan], mark), presence_filter(plan.query)
     needed: Mask = every.late_class <= plan.delay

@@ -25,7 +25,7 @@ def process_host() -> FunctionHost:
     return FunctionHost()
 
 
-def answered(function: UserFunction, inputs: AggregateInput, windows: ResultRows | None) -> Values:
+def call_function(function: UserFunction, inputs: AggregateInput, windows: ResultRows | None) -> Values:
     """The function's value for each result row; `windows`: the rows' windows, if these determine the rows' events.
 
     Raises:

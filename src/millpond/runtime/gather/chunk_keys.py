@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.arrays import Ints, ordered, places_of
-from millpond.kernels.coded import Coded, coded, key_column
 from millpond.kernels.columns import arrow_type
+from millpond.kernels.key_codes import KeyCodes, encode, key_column
 from millpond.model.expressions import Expression
 from millpond.model.query import GroupingSet
 from millpond.placement.slots import Codes
@@ -78,7 +78,7 @@ class ChunkKeys:
 
 def owned_keys(task: GatherTask, group: GroupPlan | SideLog, rows: Rows) -> ChunkKeys:
     """The keys of the rows of a group without grouping sets."""
-    return _of_instances(task, group, *_distinct([_coded(key, rows) for key in group.keys], rows.count))
+    return _of_instances(task, group, *_distinct([_key_codes(key, rows) for key in group.keys], rows.count))
 
 
 def keys_of_sets(task: GatherTask, group: GroupPlan, rows: Rows) -> list[ChunkKeys]:
@@ -86,12 +86,12 @@ def keys_of_sets(task: GatherTask, group: GroupPlan, rows: Rows) -> list[ChunkKe
     if not group.grouping_sets:
         return [owned_keys(task, group, rows)]
     made: list[tuple[GroupingSet, ChunkKeys]] = []
-    columns: dict[int, Coded] = {}
+    columns: dict[int, KeyCodes] = {}
     for grouping in sorted(group.grouping_sets, key=lambda grouping: -len(grouping.keys)):
         finer = min((keys for own, keys in made if {*grouping.keys} <= {*own.keys}), key=_size, default=None)
         if finer is None:
-            columns |= {i: _coded(group.keys[i], rows) for i in grouping.keys if i not in columns}
-        known = columns if finer is None else {i: coded(finer.columns[i]) for i in grouping.keys}
+            columns |= {i: _key_codes(group.keys[i], rows) for i in grouping.keys if i not in columns}
+        known = columns if finer is None else {i: encode(finer.columns[i]) for i in grouping.keys}
         codes, kept, count = _distinct([known[i] for i in grouping.keys], rows.count if finer is None else finer.count)
         named = dict(zip(grouping.keys, kept, strict=True))
         full = [named[i] if i in named else pa.nulls(count, arrow_type(key.type)) for i, key in enumerate(group.keys)]
@@ -126,7 +126,7 @@ def only_used(owned: Sequence[Owned], codes: Ints) -> tuple[Sequence[Owned], Int
     return used_keys, before[codes]
 
 
-def _distinct(columns: Sequence[Coded], rows: int) -> tuple[Ints, list[pa.Array], int]:
+def _distinct(columns: Sequence[KeyCodes], rows: int) -> tuple[Ints, list[pa.Array], int]:
     """The code of each row's key, the columns of the distinct keys, and their number."""
     if not columns:
         return np.zeros(rows, np.int64), [], 1
@@ -151,15 +151,15 @@ def _column(positions: Ints, values: pa.Array) -> pa.Array:
     return values.take(pa.array(positions))
 
 
-def _coded(expression: Expression, rows: Rows) -> Coded:
+def _key_codes(expression: Expression, rows: Rows) -> KeyCodes:
     """A key column of a group's rows."""
     if rows.index is None:
-        return rows.evaluator.coded(expression)
+        return rows.evaluator.key_codes(expression)
     if len(rows.index) * _FEW < rows.evaluator.rows:
         column = key_column(rows.evaluator(expression), expression.type, rows.evaluator.rows)
-        return coded(column.take(pa.array(rows.index)))
-    every = rows.evaluator.coded(expression)
-    return Coded(every.codes[rows.index], every.values).used()
+        return encode(column.take(pa.array(rows.index)))
+    every = rows.evaluator.key_codes(expression)
+    return KeyCodes(every.codes[rows.index], every.values).without_unused()
 
 
 def _by_bucket(

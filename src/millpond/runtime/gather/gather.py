@@ -24,7 +24,7 @@ from millpond.runtime.gather.group_parts import group_parts, join_parts
 from millpond.runtime.gather.late_packets import LateCollector
 from millpond.runtime.gather.lateness import Judge, Judged, judged_times, late_classes, late_on_join_side
 from millpond.runtime.gather.owner_lookups import rows_by_instance
-from millpond.runtime.gather.retained_events import dealt_out, kept_rows
+from millpond.runtime.gather.retained_events import distribute, kept_rows
 from millpond.runtime.gather.stream_columns import StreamColumns
 from millpond.runtime.gather.text_events import TextEvents
 from millpond.runtime.packets.event_counts import ChunkCounts, Sources, count_rows, count_side
@@ -183,7 +183,7 @@ class _Chunk:
         if self._judged is not None and retained is not None:
             times_us = self._columns[retained.event_time].data
             events = kept_rows(retained, self._stream, self._table, times_us, self._judged, self._floor, self._order)
-            dealt_out(retained, events, self.parts)
+            distribute(retained, events, self.parts)
 
     def late_rows(self) -> bytes:
         """The late events that queries take."""

@@ -67,8 +67,8 @@ def kept_rows(
     return Events(none, times_us[rows], none, columns)
 
 
-def dealt_out(retained: KeptEvents, events: Events, parts: Sequence[list[GroupPart]]) -> None:
-    """Add each instance's run of the events to its packet."""
+def distribute(retained: KeptEvents, events: Events, parts: Sequence[list[GroupPart]]) -> None:
+    """Divide the events among the instances, and add the run of each one to its packet."""
     bounds = (np.arange(len(parts) + 1) * events.rows // len(parts)).tolist()
     for mine, first, end in zip(parts, bounds, bounds[1:], strict=False):
         if first < end:

@@ -18,7 +18,7 @@ from millpond.model.join import LEFT, RIGHT, SEMI, Join, Within
 from millpond.model.selection import foreign_above
 from millpond.model.windows import Sliding
 from millpond.plan.groups.joins import JoinPlan, Joins, SideLog, alone_after_us, kept_rows, kept_us
-from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.event_log import EventLog
 from millpond.runtime.event_log.select_events import passed_mask, value_name
 from millpond.runtime.joins.joined_rows import (
     Joined,
@@ -105,14 +105,14 @@ def request_values(
 def _filled_logs(
     task: FoldTask, instance: int, parts: Mapping[str, Sequence[GroupPart]], files: Files,
     used: Collection[int] | None = None, delta: DeltaWriter | None = None,
-) -> list[GroupLog]:  # fmt: skip
+) -> list[EventLog]:  # fmt: skip
     """The log of each side with the new events, which are written to `delta` if it is given.
 
     `used`: the positions of logs that get new events; None: all.
     """
     logs = []
     for position, side_log in enumerate(task.plan.joins.logs):
-        log = GroupLog(files, side_log, side_log.kept, task.of(instance, side_log), ())
+        log = EventLog(files, side_log, side_log.kept, task.of(instance, side_log), ())
         packets = parts.get(side_log.id, ()) if used is None or position in used else ()
         arrived = [_hashed(part) for part in packets]
         if arrived:
@@ -124,7 +124,7 @@ def _filled_logs(
     return logs
 
 
-def _collect(task: FoldTask, plan: JoinPlan, logs: Sequence[GroupLog], marks: Marks, writer: RowWriter) -> None:
+def _collect(task: FoldTask, plan: JoinPlan, logs: Sequence[EventLog], marks: Marks, writer: RowWriter) -> None:
     """Collect the rows of a join that become final."""
     span = _span(plan.join, marks)
     if span is not None and plan.join.name not in task.quarantined:
@@ -148,7 +148,7 @@ def _span(join: Join, marks: Marks) -> WatermarkSpan | None:
 class _JoinFold:
     """Computes the due rows of one join, on one instance, in one epoch."""
 
-    def __init__(self, plan: JoinPlan, logs: Mapping[str, tuple[SideLog, GroupLog]], span: WatermarkSpan) -> None:
+    def __init__(self, plan: JoinPlan, logs: Mapping[str, tuple[SideLog, EventLog]], span: WatermarkSpan) -> None:
         self._join, self._span = plan.join, span
         read = reduced({side: self._live(plan, side, *of) for side, of in logs.items()})
         self._sides = {side: self._side(side, log.concat_stored(read[side])) for side, (_, log) in logs.items()}
@@ -160,7 +160,7 @@ class _JoinFold:
         self._plain = conjunction([part for part in parts if part not in by_spark])
         self._by_spark = conjunction(by_spark)
 
-    def _live(self, plan: JoinPlan, side: str, side_log: SideLog, log: GroupLog) -> list[Live]:
+    def _live(self, plan: JoinPlan, side: str, side_log: SideLog, log: EventLog) -> list[Live]:
         """The events of a side that may be in due rows, and the role of each, as `kernels.semijoin.Live` describes."""
         join, span, live_events = plan.join, self._span, list[Live]()
         start, end = self._reach(side)
@@ -273,8 +273,9 @@ class _JoinFold:
         return (rows.at[at], rows.at[at] + when.size_us) if isinstance(when, Sliding) else None
 
     def _tested(self, rows: Joined) -> tuple[Ints, Mask | None]:
-        """The positions of the pairs with equal keys (not only equal hashes) that meet the condition as far as arrays
-        evaluate it, and which of these meet the rest; None: Spark has not evaluated it yet.
+        """The positions of the pairs with equal keys, not only equal hashes, that meet our part of the condition.
+
+        Also a mask of those that meet Spark's part; None if Spark has not evaluated it yet.
         """
         kept = np.flatnonzero(equal_rows(rows))
         some = rows.take(kept)
@@ -287,7 +288,7 @@ class _JoinFold:
         return kept, None if known is None else passing(self._join, self._by_spark, some, known)
 
     def _alone(self, side: str) -> PossibleRows:
-        """The due events of a side that can have no partner or, in a semi join, one."""
+        """The due events of a side that are rows of their own: without a partner or, in a semi join, with one."""
         mine, other = self._placed[side], self._placed[RIGHT if side == LEFT else LEFT]
         when, events = self._join.when, self._sides[side]
         keyless = np.flatnonzero(~events.has_key)

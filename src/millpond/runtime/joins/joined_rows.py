@@ -82,7 +82,7 @@ class Joined(NamedTuple):
 
 
 class PossibleRows(NamedTuple):
-    """Rows for which Spark evaluates expressions, and which of them are rows of the join; None: not known yet."""
+    """Candidates for rows of a join, and a mask of those that are rows; None: Spark evaluates the condition later."""
 
     rows: Joined
     valid: Mask | None

@@ -19,7 +19,7 @@ from millpond.model.windows import Pattern
 from millpond.plan.groups.build import of_event_alone, presence_filter
 from millpond.plan.groups.plan import QueryPlan
 from millpond.runtime.event_log.event_aggregates import passing
-from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.event_log import EventLog
 from millpond.runtime.event_log.event_order import deciding
 from millpond.runtime.event_log.select_events import passed_mask, value_column
 from millpond.runtime.keys.current_slots import used_slots
@@ -37,7 +37,7 @@ def pattern_of(plan: QueryPlan) -> Pattern:
     return window
 
 
-def read_events(log: GroupLog, plans: Sequence[QueryPlan], keys: int, low: int | None, high: int) -> Events | None:
+def read_events(log: EventLog, plans: Sequence[QueryPlan], keys: int, low: int | None, high: int) -> Events | None:
     """The events that decide matches of some queries when their watermark moves from `low` to `high`; None: none do.
 
     The queries have one delay. These are all recent events of keys of which the watermark passes an event, or the time

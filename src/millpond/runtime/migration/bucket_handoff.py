@@ -20,7 +20,7 @@ from millpond.arrays import Mask
 from millpond.log.records import SectionKind, section_id
 from millpond.plan.groups.joins import SideLog
 from millpond.plan.groups.plan import GroupPlan, column_ids
-from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.event_log import EventLog
 from millpond.runtime.event_log.retention import needed_from
 from millpond.runtime.event_log.tallies import TallyLog
 from millpond.runtime.keys.current_slots import (
@@ -204,11 +204,11 @@ class _TakingOver:
         info |= {"counted": 1} if kind == "events" else {}
         return (self._write(kind, to_bytes(encode_events(stored)), stored.rows, info),)
 
-    def _log(self, kind: SectionKind, state: GroupState, sections: Sequence[pa.RecordBatch]) -> GroupLog | None:
+    def _log(self, kind: SectionKind, state: GroupState, sections: Sequence[pa.RecordBatch]) -> EventLog | None:
         if kind == "tallies":
             return TallyLog(self._files, self._group, state, sections) if self._group.tallies else None
         kept = self._group.events
-        return None if kept is None else GroupLog(self._files, self._group, kept, state, sections)
+        return None if kept is None else EventLog(self._files, self._group, kept, state, sections)
 
     def _write(
         self, kind: SectionKind, data: pa.Buffer, rows: int, info: Mapping[str, int | str | list[int]],

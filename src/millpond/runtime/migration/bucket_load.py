@@ -8,7 +8,7 @@ from millpond.arrays import Ints
 from millpond.log.manifest import LiveSection, Manifest
 from millpond.plan.groups.event_log import LogPlan
 from millpond.plan.groups.plan import GroupPlan, Plan
-from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.event_log import EventLog
 from millpond.runtime.keys.current_slots import CurrentCells, read_keys, slot_buckets
 from millpond.runtime.task.state_locations import group_state
 from millpond.runtime.task.task_values import GroupState, SectionPlace
@@ -40,7 +40,7 @@ def _loads(group: GroupPlan, state: GroupState, manifest: Manifest, files: Files
     added = [place for place in state.segments if _is_added(fresh, place)]
     for cells in CurrentCells(files, state, added, sections, group.delays_us):
         loads += np.bincount(of[cells.slots], minlength=buckets)
-    log = GroupLog(files, group, LogPlan((), (), False), state, sections)
+    log = EventLog(files, group, LogPlan((), (), False), state, sections)
     for place in (*state.events, *state.tallies):
         if _is_added(fresh, place):
             loads += np.bincount(of[log.section(place).slots], minlength=buckets)

@@ -26,7 +26,7 @@ from millpond.log.records import SectionKind
 from millpond.plan.groups.event_log import LogPlan
 from millpond.plan.groups.joins import SideLog
 from millpond.plan.groups.plan import GroupPlan, Plan
-from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.event_log import EventLog
 from millpond.runtime.event_log.select_events import value_name
 from millpond.runtime.joins.keyless_grid import dealt_again, holders
 from millpond.runtime.keys.buckets import buckets_of_keys
@@ -202,9 +202,9 @@ class _Making:
     def _info(self, place: SectionPlace, first: int, last: int) -> dict[str, int | str | list[int]]:
         return {"first": first, "last": last, "level": place.level, "delays": list(self._group.delays_us)}
 
-    def _log(self, state: GroupState, sections: Sequence[pa.RecordBatch]) -> GroupLog:
+    def _log(self, state: GroupState, sections: Sequence[pa.RecordBatch]) -> EventLog:
         """A log that reads the stored columns unchanged, for events and for tallies."""
-        return GroupLog(self._files, self._group, LogPlan((), (), False), state, sections)
+        return EventLog(self._files, self._group, LogPlan((), (), False), state, sections)
 
     def _write(
         self, kind: SectionKind, data: pa.Buffer, rows: int, info: dict[str, int | str | list[int]]

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from millpond.arrays import IPC_READ, Ints, ipc_write
 from millpond.errors import CorruptError, of_machine
-from millpond.kernels.coded import coded
+from millpond.kernels.key_codes import encode
 from millpond.runtime.packets.raw_columns import RawRows, raw_batch, raw_of_batch
 from millpond.runtime.task.counters import Counts
 from millpond.spans import Span
@@ -150,7 +150,7 @@ def _key_column(key: pa.Array) -> pa.Array:
     """A key column with a dictionary of the values that it uses, or without one if this takes fewer bytes."""
     if not pa.types.is_dictionary(key.type):
         return key
-    codes, values = coded(key)
+    codes, values = encode(key)
     positions = narrow(codes)
     if values.nbytes + positions.nbytes < len(key) * values.nbytes // max(len(values), 1):
         return pa.DictionaryArray.from_arrays(pa.array(positions), values)

@@ -18,7 +18,7 @@ from millpond.model.windows import Counted
 from millpond.plan.groups.build import presence_filter
 from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.runtime.event_log.event_aggregates import passing
-from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.event_log import EventLog
 from millpond.runtime.event_log.select_events import passed_mask
 from millpond.runtime.keys.current_slots import used_slots
 from millpond.runtime.rows.counted_order import counted_order, counter_of, totals_of
@@ -130,7 +130,7 @@ def _own_frames(plan: QueryPlan) -> Iterator[tuple[int, int]]:
 
 
 def newly_counted(
-    log: GroupLog, plan: QueryPlan, counts: Sequence[Cells], keys: int, before: Watermark, after: Watermark
+    log: EventLog, plan: QueryPlan, counts: Sequence[Cells], keys: int, before: Watermark, after: Watermark
 ) -> CountedEvents | None:
     """The events of a query whose time the watermark reaches; None if there are none. All slots are below `keys`."""
     window, presence = plan.query.window, presence_filter(plan.query)
@@ -165,7 +165,7 @@ def _earlier_counts(parts: Sequence[Cells], counter: str, keys: int) -> Ints:
     return counts
 
 
-def needed_events(log: GroupLog, group: GroupPlan, mark: Watermark) -> list[Mask]:
+def needed_events(log: EventLog, group: GroupPlan, mark: Watermark) -> list[Mask]:
     """For each live section of the log, then for the events of this epoch, which events future rows need.
 
     Those are the events that are not counted yet, and the last counted events of each key.

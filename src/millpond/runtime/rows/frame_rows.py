@@ -1,4 +1,4 @@
-"""Result rows over frames: runs of a key's events in time order.
+"""Computes the result rows of windows that are runs of events: `OVER` frames, count windows and pattern matches.
 
 Frames overlap, but no event is summed twice: sums are differences of running sums, which is exact on integers, and
 extremes merge two runs whose lengths are powers of two. Only aggregates without partial results read

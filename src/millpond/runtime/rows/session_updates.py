@@ -19,7 +19,7 @@ from millpond.arrays import Ints, Mask, distinct_of, places_of
 from millpond.model.windows import Session
 from millpond.plan.groups.plan import GroupPlan, QueryPlan, measures_read
 from millpond.runtime.event_log.event_aggregates import needs_events
-from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.event_log import EventLog
 from millpond.runtime.packets.row_batches import RowBatch
 from millpond.runtime.rows.query_families import QueryRows
 from millpond.runtime.rows.window_rows import BlockKeys, located_rows_of_sessions
@@ -53,7 +53,7 @@ class SessionChanges:
 
     def __init__(
         self, group: GroupPlan, keys: KeyDictionary, buckets: int, old: Sequence[Cells], atoms: Cells, fresh: Ints,
-        revisions: Sequence[Cells], log: GroupLog | None,
+        revisions: Sequence[Cells], log: EventLog | None,
     ) -> None:  # fmt: skip
         """Prepares the comparison of previous and current sessions.
 

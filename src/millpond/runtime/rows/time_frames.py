@@ -12,7 +12,7 @@ from millpond.model.windows import Range
 from millpond.plan.groups.build import presence_filter
 from millpond.plan.groups.plan import QueryPlan
 from millpond.runtime.event_log.event_aggregates import passing
-from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.event_log import EventLog
 from millpond.runtime.event_log.select_events import value_column
 from millpond.runtime.keys.current_slots import used_slots
 from millpond.runtime.rows.frame_rows import DueFrames
@@ -36,7 +36,7 @@ def first_answered(plan: QueryPlan, mark_us: int | None) -> int:
     return max(first, plan.from_us + frames_of(plan)[-1]) if plan.from_us > _ALWAYS else first
 
 
-def rows_due(log: GroupLog, plan: QueryPlan, keys: int, before: Watermark, after: Watermark) -> Iterator[DueFrames]:
+def rows_due(log: EventLog, plan: QueryPlan, keys: int, before: Watermark, after: Watermark) -> Iterator[DueFrames]:
     """The rows of a query with a `Range` window for the events whose time the watermark reaches.
 
     Of the events that had their rows before, only those of the same keys are read, which are few. All slots are below

@@ -30,7 +30,7 @@ from millpond.runtime.event_log.event_aggregates import AggregateInput, ResultRo
 from millpond.runtime.event_log.event_log import among, of_slots
 from millpond.runtime.event_log.event_order import in_order
 from millpond.runtime.event_log.tallies import input_of_tallies, needs_tallies, percentiles
-from millpond.runtime.functions.call_functions import answered
+from millpond.runtime.functions.call_functions import call_function
 from millpond.runtime.packets.row_batches import RowBatch
 from millpond.runtime.rows.foreign_values import values_of
 from millpond.runtime.rows.query_families import Family, QueryRows, Shares
@@ -382,7 +382,7 @@ def of_events(
     if function is None:
         return value_of(aggregate_input)
     try:
-        return answered(function, aggregate_input, windows)
+        return call_function(function, aggregate_input, windows)
     except UserFunctionError as error:
         raise with_key(error, slots, keys) from error
 

@@ -21,7 +21,7 @@ from millpond.model.windows import Sliced
 from millpond.plan.groups.plan import GroupPlan, Measure, QueryPlan, fingerprint, measures_read
 from millpond.plan.options.output_modes import OP, REVISION, only_distinct
 from millpond.runtime.event_log.event_aggregates import needs_events
-from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.event_log import EventLog
 from millpond.runtime.event_log.tallies import TallyLog, needs_tallies
 from millpond.runtime.packets.row_batches import RowBatch
 from millpond.runtime.rows.query_families import Family, QueryRows
@@ -54,7 +54,7 @@ class Changes:
 
     def __init__(
         self, group: GroupPlan, keys: KeyDictionary, buckets: int, old: LiveCells, current: LiveCells, fresh: Cells,
-        revisions: Sequence[Cells], log: GroupLog | None, tallies: TallyLog | None,
+        revisions: Sequence[Cells], log: EventLog | None, tallies: TallyLog | None,
     ) -> None:  # fmt: skip
         """`old`: state before the epoch; `current`: with the new cells, `fresh`; `revisions`: earlier corrections."""
         self._group, self._keys, self._buckets = group, keys, buckets

@@ -34,8 +34,9 @@ _STANDBY_SECONDS = 10.0
 _FORGOTTEN_SECONDS = 3600.0
 """The file of a standby that was killed is removed after this time."""
 _STANDBY_BEATS = 60
-"""In an object store, a standby announces itself once in this many signs of life of the leader, as requests cost money.
-It is not listed after three times as many without an announcement, and its object is removed after sixty times.
+"""In an object store, where requests cost money, a standby announces itself once per 60 signs of life of the leader.
+
+It is no longer listed if its newest announcement is three times as old, and its object is removed at sixty times.
 """
 _RELIST_SECONDS = 60.0
 """How often the standbys of a pond in an object store are read, at most."""

@@ -1,4 +1,4 @@
-"""The process that answers SQL for a pond; `endpoint.py` starts it.
+"""Serves the PostgreSQL protocol for a pond in a process of its own, which `endpoint.py` starts.
 
 Statements of users run here and not beside the driver, so that one that needs too much memory, or ends the process, has
 no effect on the pond. The process ends when its standard input does, which the process that started it keeps open.
@@ -46,7 +46,7 @@ _log = logging.getLogger("millpond.service")
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What the process is started with, as JSON in the first line of its standard input.
+    """The parameters of the process, as JSON in the first line of its standard input.
 
     `listener`: the number of the open socket. `loopback`: whether only this host reaches it.
     `json_log`: whether it logs as JSON.

@@ -49,7 +49,7 @@ class Pulse:
         self._work, self.step = None, step
         self._expect(self._epoch_seconds)
 
-    def answered(self, work: tuple[int, ...] | None) -> None:
+    def note_response(self, work: tuple[int, ...] | None) -> None:
         """Note a response of Spark.
 
         `work`: the work that the running epoch has done, in numbers that change with its progress; None between epochs.

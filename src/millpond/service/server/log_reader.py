@@ -26,9 +26,9 @@ from millpond.model.stream import Retention, Stream
 from millpond.plan.options.first_complete_window import first_window
 from millpond.plan.upstream.parameter_feeds import feeds_of
 from millpond.plan.upstream.steps import inner_of, inputs_of
-from millpond.reconfigure.catalog import complete_from, history, in_force, query_name, seen
+from millpond.reconfigure.catalog import complete_from, history, in_force, query_name, visible
 from millpond.reconfigure.changes import Add, Alter, Change, Feed, Halt, SetParameter, Shadow, kind_name
-from millpond.reconfigure.inner_reports import parameters_of_steps, seen_quarantine
+from millpond.reconfigure.inner_reports import parameters_of_steps, visible_quarantine
 from millpond.reconfigure.lifecycle import HALTED, current, state_in
 from millpond.runtime.epoch import closed_until, watermarks
 from millpond.runtime.inputs.parameter_feeds import fed_values
@@ -98,7 +98,7 @@ class LogReader:
         truth, spec = found
         marks = watermarks(truth.manifest)
         newest = {name: mark.max_time_us for name, mark in marks.items()}
-        return [_stream(one, newest.get(one.name)) for one in seen(spec).streams if not one.steps]
+        return [_stream(one, newest.get(one.name)) for one in visible(spec).streams if not one.steps]
 
     def queries(self, counts: Counts) -> list[QueryShown]:
         """The queries in force by name; `counts` returns the counts of each."""
@@ -106,7 +106,7 @@ class LogReader:
         if found is None:
             return []
         truth, spec = found
-        reasons = seen_quarantine(truth.manifest.quarantined, spec) | spec.effects.halted
+        reasons = visible_quarantine(truth.manifest.quarantined, spec) | spec.effects.halted
         return [
             msgspec.structs.replace(one, counts=counts(one.name)) if (reason := reasons.get(one.name)) is None
             else msgspec.structs.replace(one, counts=counts(one.name), state=HALTED, reason=reason)

@@ -156,7 +156,7 @@ def _replace(restarts: Restarts) -> NoReturn:
     if joined_java():
         end_process(
             SparkError(
-                "This service cannot start anew, because spark-submit has started its JVM.",
+                "This service cannot restart itself, because spark-submit has started its JVM.",
                 "In cluster mode YARN starts both again; otherwise submit it again.",
             )
         )

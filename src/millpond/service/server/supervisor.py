@@ -148,7 +148,7 @@ class Supervisor:
 
     def alive(self, work: tuple[int, ...] | None) -> None:
         """Note a response of Spark, and the work that the running epoch has done; see `Pulse.answered`."""
-        self._pulse.answered(work)
+        self._pulse.note_response(work)
 
     def stalled(self) -> bool:
         """Whether this process leads but makes no progress, so that a standby should take over."""

@@ -16,7 +16,7 @@ from millpond.spark.catalyst.private_names import (
     kind_of,
     references,
 )
-from millpond.spark.sources.arrow_functions import Batches
+from millpond.spark.sources.arrow_functions import ArrowFunction
 from millpond.spark.sources.redis_tables import KeyedPartner
 
 
@@ -48,7 +48,7 @@ class GeneratedRows(NamedTuple):
 class MappedRows(NamedTuple):
     """The rows that a function of batches returns, with the same fields as `Partner`."""
 
-    batches: Batches
+    batches: ArrowFunction
     attributes: list[JavaObject]
     names: tuple[str, ...]
     marker: JavaObject

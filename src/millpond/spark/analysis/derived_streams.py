@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 from millpond.model.stream import TAKEN, Stream
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, kind_of, references
 from millpond.spark.catalyst.spark_expressions import tree_of
-from millpond.spark.sources.arrow_functions import Batches
+from millpond.spark.sources.arrow_functions import ArrowFunction
 from millpond.spark.sources.batch_tables import relation_text, relation_tree
 from millpond.spark.sources.redis_tables import ALIVE, Keyed
 
@@ -45,12 +45,12 @@ class Elements(NamedTuple):
     text: str | None = None
 
 
-class BatchFunction(NamedTuple):
+class FunctionRows(NamedTuple):
     """The rows that a function of batches returns; `names` and `name` are as in `TableJoin`, or NULL if it raised."""
 
     name: str
     names: tuple[str, ...]
-    batches: Batches
+    batches: ArrowFunction
 
 
 class KeyedLookup(NamedTuple):
@@ -80,7 +80,7 @@ class Branch(NamedTuple):
     time: str | None = None
 
 
-AnySide: TypeAlias = TableJoin | Elements | BatchFunction | KeyedLookup
+AnySide: TypeAlias = TableJoin | Elements | FunctionRows | KeyedLookup
 
 
 class Derived(NamedTuple):
@@ -200,7 +200,7 @@ def time_sql(branch: Branch, name: str) -> str:
 
 
 def _side_text(side: AnySide) -> str:
-    if isinstance(side, BatchFunction):
+    if isinstance(side, FunctionRows):
         return f" through {side.batches.reference} ({side.batches.digest})"
     if isinstance(side, Elements):
         return f" LATERAL VIEW OUTER {side.kind.lower()}({side.text or side.array.sql()})"
@@ -217,7 +217,7 @@ def side_tree(catalyst: Catalyst, side: AnySide) -> list[object]:
     def tree(expression: JavaObject) -> list[object]:
         return tree_of(catalyst, expression, lambda column: str(column.name()))
 
-    if isinstance(side, BatchFunction):
+    if isinstance(side, FunctionRows):
         return ["map", side.batches.reference, side.batches.digest, side.batches.makes.simpleString()]
     if isinstance(side, Elements):
         return [side.kind, tree(side.array)]
@@ -229,7 +229,7 @@ def side_tree(catalyst: Catalyst, side: AnySide) -> list[object]:
 
 def read_by(branch: Branch, names: Iterable[str]) -> frozenset[str]:
     """The columns of a branch's base stream that the columns `names` and the branch's joins are computed from."""
-    if any(isinstance(side, BatchFunction) for side in branch.sides):
+    if any(isinstance(side, FunctionRows) for side in branch.sides):
         return frozenset(field.name for field in branch.base.columns)  # a function receives complete rows
     made = [*(branch.columns[name] for name in names if name in branch.columns), *_expressions(branch.sides)]
     used = {str(column.name()) for part in made for column in references(part)}

@@ -41,10 +41,10 @@ from millpond.spark.analysis.branch_paths import (
 from millpond.spark.analysis.derived_streams import (
     PLAIN,
     AnySide,
-    BatchFunction,
     Branch,
     Derived,
     Elements,
+    FunctionRows,
     KeyedLookup,
     TableJoin,
     branch_text,
@@ -399,7 +399,7 @@ class _Deriver:
             name = f"{met.prefix}{number}"
             names = tuple(f"{name}.{own}" for own in met.names)
             if isinstance(met, MappedRows):
-                sides.append(BatchFunction(name, names, met.batches))
+                sides.append(FunctionRows(name, names, met.batches))
                 continue
             if isinstance(met, KeyedPartner):
                 keys = tuple(self._over_names(path, key) for key in expression)

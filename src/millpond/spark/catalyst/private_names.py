@@ -1,4 +1,4 @@
-"""Wraps all of Spark's private names that Millpond uses.
+"""Wraps the private classes and methods of Spark's analyser that Millpond uses.
 
 `Catalyst` wraps one classic session. Plans and expressions are objects of the JVM (`JavaObject`). The functions below
 read them, and the methods build or rewrite them; `selfcheck` uses each name once. Every call, and the release of

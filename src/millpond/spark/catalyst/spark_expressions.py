@@ -188,10 +188,10 @@ def project(catalyst: Catalyst, expression: JavaObject) -> Projected:
     columns = tuple(sorted({str(name.name()) for name in references(expression)}))
     # Spark prints `try_divide(a, b)` as `a / b`
     sql = f"try({expression.sql()})" if "(TRY," in tree else str(expression.sql())
-    return Projected(Foreign(key, sql, type_of(expression), columns), safe(catalyst, expression, key))
+    return Projected(Foreign(key, sql, type_of(expression), columns), with_guards(catalyst, expression, key))
 
 
-def safe(catalyst: Catalyst, expression: JavaObject, owner: str) -> JavaObject:
+def with_guards(catalyst: Catalyst, expression: JavaObject, owner: str) -> JavaObject:
     """The expression as Spark is to evaluate it, changed so that a problem fails only its own event.
 
     `owner`: for what it is evaluated, as in `reconfigure.late_functions`, which counts late calls of Python functions.

@@ -1,4 +1,4 @@
-"""Lists the advisers of a driver, which learn from committed epochs in order to decide something about later ones."""
+"""Creates the advisers of a driver, and passes each committed epoch to them; they decide how later epochs run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from millpond.runtime.scheduling.small_epochs import SmallEpochs
 from millpond.spark.catalyst.user_scalars import late_calls
 from millpond.spark.driver.direct_epochs import Direct
 from millpond.spark.reading.arrow_files import ArrowFiles
-from millpond.spark.session.batch_limits import Batches
+from millpond.spark.session.batch_limits import BatchLimits
 from millpond.spark.session.hosts import is_local
 from millpond.spark.sources.text_parsing_choice import TextReading
 
@@ -39,7 +39,7 @@ class Advisers:
 
     def __init__(self, spark: SparkSession, streams: Sequence[Stream]) -> None:
         self.idle = IdleWatch(streams, lap_us())
-        self.direct, self.batches, self.small = Direct(), Batches(spark), SmallEpochs(is_local(spark))
+        self.direct, self.batches, self.small = Direct(), BatchLimits(spark), SmallEpochs(is_local(spark))
         self.files, self.texts = ArrowFiles(spark), TextReading()
         self.budgets, self.pace, self.functions = Budgets(), Pace(), LateFunctions(late_calls)
         self._all: tuple[Adviser, ...] = (

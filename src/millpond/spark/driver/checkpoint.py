@@ -150,7 +150,7 @@ def _write_list(folder: Path, files: Sequence[ListedFile], last: int, interval: 
 _encoder = msgspec.json.Encoder()
 
 
-def next_checkpoint(current: Path) -> Path:
+def copy_checkpoint(current: Path) -> Path:
     """Copy a driver's checkpoint for the successor of its query, and give the copy a query id of its own.
 
     The driver's other checkpoints are removed.

@@ -35,7 +35,7 @@ from millpond.runtime.task.task_values import FoldTask, GatherTask
 from millpond.spark.driver.tasks import EVALUATED_ABOVE, NOTHING_READ, direct_deltas_of, expressions_above
 from millpond.spark.session.batch_rows import BatchRows
 from millpond.spark.session.failures import explained
-from millpond.spark.sources.text_parsing_choice import ReadByGather
+from millpond.spark.sources.text_parsing_choice import TextParsing
 
 
 class Direct:
@@ -94,7 +94,7 @@ class Direct:
         return WantedOwners(owners, why)
 
     def deltas(
-        self, setting: Setting, batch: Batch, rows: BatchRows, read: ReadByGather, task: FoldTask, open_files: OpenFiles
+        self, setting: Setting, batch: Batch, rows: BatchRows, read: TextParsing, task: FoldTask, open_files: OpenFiles
     ) -> list[tuple[Receipt, bytes]] | Obstacle | None:
         """The receipts and deltas of a direct epoch's instances; None if the epoch must use the shuffle instead.
 

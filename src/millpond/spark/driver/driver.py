@@ -66,8 +66,8 @@ from millpond.spark.session.failures import explained
 from millpond.spark.session.read_limits import ReadLimits
 from millpond.spark.session.session import jvm_failure
 from millpond.spark.session.task_hosts import TaskHosts
-from millpond.spark.sources.file_tables import Lookups
-from millpond.spark.sources.text_parsing_choice import ReadByGather
+from millpond.spark.sources.file_tables import RefreshedTables
+from millpond.spark.sources.text_parsing_choice import TextParsing
 from millpond.spark.sources.value_schemas import fetch_missing_schema
 
 _COMPACTION = "spark.sql.streaming.fileSource.log.compactInterval"
@@ -102,7 +102,7 @@ class Driver:
         self._changes, self._life, self._succession = ChangeQueue(on_change), QueryLifecycle(), Succession()
         self._query: StreamingQuery | None = None
         self._spark_times = SparkTimes(spark)
-        self._checkpoint, self._lookups, self._once = Path(), Lookups(()), False
+        self._checkpoint, self._tables, self._once = Path(), RefreshedTables(()), False
         self._advisers, self._intake, self._limits = Advisers(spark, setting.streams), Intake(), ReadLimits(spark)
         self._head = LogHead(log, manifests, writer, setting, announce, self._changes.spec, self._advisers.idle)
         self._epochs = EpochRunner(self._head, self._advisers, self._intake, self._job, followed, wanted, on_epoch)
@@ -161,14 +161,14 @@ class Driver:
         found = reading(self._advisers.pace.begun(paced(self.setting.streams)))
         self._reads(found)
         try:
-            self._lookups.renew()
+            self._tables.renew()
         except Py4JError as error:
             raise self._explained(error) from error
         self._life.start()
         return started(found.frame, self._epoch, self._checkpoint, once=self._once)
 
     def _reads(self, reading: Reading) -> None:
-        self._lookups = reading.lookups
+        self._tables = reading.tables
         self._advisers.files.reads(reading.readers)
         self._head.setting = self.setting._replace(layout=reading.layout)
 
@@ -316,7 +316,7 @@ class Driver:
                 self._run_batch(rows, number)
                 if successor is not None:
                     self._hand_over(successor)
-            self._lookups.renew()  # Spark plans a batch before it calls us, so this is for the next batch
+            self._tables.renew()  # Spark plans a batch before it calls us, so this is for the next batch
         except (MillpondError, PySparkException, Py4JError, ConnectionError) as error:
             failure = fetch_missing_schema(self.setting.streams, self._explained(error))
             if failure is None:
@@ -348,7 +348,7 @@ class Driver:
         if fits and not self._life.stop_requested and successor.takes_over():
             self._checkpoint = successor.checkpoint
             self._reads(reading)
-            self._lookups.renew()
+            self._tables.renew()
             self._succession.note_takeover(successor)
         else:
             self._life.reread()
@@ -368,7 +368,7 @@ class Driver:
 
         def result() -> list[tuple[Receipt, bytes]] | Obstacle:
             nonlocal files
-            read = ReadByGather(gathering, self.setting.streams, by_spark)
+            read = TextParsing(gathering, self.setting.streams, by_spark)
             if rows is not None:
                 made = self._advisers.direct.deltas(self.setting, batch, rows, read, task, self._files.open_files)
                 if made is not None:

@@ -266,7 +266,7 @@ class EpochRunner:
         if isinstance(started, AlreadyTrue):
             return Repeated()
         sources = source_updates(planned.checkpoint, batch.end, started.manifest.known_sources)
-        self._intake.planned(planned.checkpoint, batch.start, batch.end, sources)
+        self._intake.note_batch(planned.checkpoint, batch.start, batch.end, sources)
         head.arrange(started.manifest)
         head.expect(batch.end)
         unread = head.setting is not self._read_for and not is_read(head.setting)
@@ -320,7 +320,8 @@ class EpochRunner:
         )  # fmt: skip
         job_seconds = (computed.worked_us - computed.began_us) / 1e6
         timeline = self._timeline(None, appended, self._spans.found)
-        self._on_epoch(Epoch(record, seconds, job_seconds, self._intake.missing(), self._intake.ahead(), timeline))
+        missing, ahead = self._intake.take_missing(), self._intake.take_dated_ahead()
+        self._on_epoch(Epoch(record, seconds, job_seconds, missing, ahead, timeline))
         return Published(record)
 
     def _record_wanted_owners(self, end: Offsets) -> None:

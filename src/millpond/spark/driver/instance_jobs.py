@@ -48,26 +48,28 @@ class _PerInstance(VersionChecked):
                 yield pa.RecordBatch.from_arrays([pa.array([msgspec.json.encode(done)])], names=["done"])
 
 
-def settled(
+def update_view(
     spark: SparkSession, share: Share, pond: str, open_store: Callable[[Share], BucketStore], hosts: TaskHosts
 ) -> list[Caught]:  # fmt: skip
-    """Run `catch_up` in one task per instance and return the results; `open_store` must be importable by workers.
+    """Bring the view up to date by `catch_up`, in one task per instance; return the results.
+
+    `open_store` must be importable by workers.
 
     Raises:
         HostError: an executor's host does not see the pond's folder.
         MillpondError: the log is damaged, or Spark failed.
     """
     owners = owners_of(share)
-    doing = _PerInstance(partial(_caught, share, open_store), owners, share.address, pond)
+    doing = _PerInstance(partial(_catch_up, share, open_store), owners, share.address, pond)
     return [msgspec.json.decode(done, type=Caught) for done in _run(spark, doing, hosts.chosen(owners), len(owners))]
 
 
-def _caught(share: Share, open_store: Callable[[Share], BucketStore], instance: int) -> Caught:
+def _catch_up(share: Share, open_store: Callable[[Share], BucketStore], instance: int) -> Caught:
     return catch_up(share, instance, open_store(share))
 
 
-def upserted(spark: SparkSession, upsert: Upsert, opens: OpenRows, hosts: TaskHosts) -> list[Upserted] | None:
-    """Run `upsert_own` in one task per instance and return the results; None if no instance prefers a host.
+def upsert_rows(spark: SparkSession, upsert: Upsert, opens: OpenRows, hosts: TaskHosts) -> list[Upserted] | None:
+    """Write rows by `upsert_own`, in one task per instance; return the results, or None if no instance prefers a host.
 
     Raises:
         HostError: an executor's host does not see the pond's folder.

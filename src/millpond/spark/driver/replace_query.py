@@ -26,10 +26,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from millpond.faults import FaultError, reached
 from millpond.runtime.task.column_layout import ReadLayout
-from millpond.spark.driver.checkpoint import next_checkpoint, query_id, set_query_id
+from millpond.spark.driver.checkpoint import copy_checkpoint, query_id, set_query_id
 from millpond.spark.reading.arrow_files import Readers
 from millpond.spark.session.batch_rows import BatchRows, Call, calling
-from millpond.spark.sources.file_tables import Lookups
+from millpond.spark.sources.file_tables import RefreshedTables
 
 _START_S = 10.0
 """How long the end of an epoch waits at most for its successor to start, in seconds; a start usually takes 0.1 s."""
@@ -46,7 +46,7 @@ class Reading(NamedTuple):
 
     frame: DataFrame
     layout: ReadLayout
-    lookups: Lookups
+    tables: RefreshedTables
     limits: Mapping[str, int] = {}
     readers: Readers = MappingProxyType({})
 
@@ -103,7 +103,7 @@ class Successor:
 
     def _work(self) -> None:
         try:
-            self.checkpoint = next_checkpoint(self._before)
+            self.checkpoint = copy_checkpoint(self._before)
             reached("read.copied")
             self.query = started(self.reading.frame, self._called, self.checkpoint, once=self._once)
         except (PySparkException, Py4JError, ConnectionError, OSError, FaultError):

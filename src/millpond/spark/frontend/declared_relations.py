@@ -39,7 +39,7 @@ from millpond.spark.sources.batch_table_reader import MakeTable, read_table
 from millpond.spark.sources.batch_tables import relation_text
 from millpond.spark.sources.count_malformed_rows import MalformedRows
 from millpond.spark.sources.declared_paths import check_sink, located_options
-from millpond.spark.sources.file_tables import Lookups, Places, Refreshed, lookups, refreshed
+from millpond.spark.sources.file_tables import Places, Refreshed, RefreshedTables, refreshed, refreshed_tables
 
 
 class NamedRelations(NamedTuple):
@@ -196,12 +196,14 @@ class DeclaredRelations:
         """The views and tables that the texts of queries name, and the streams that are parts of derived ones."""
         return relations_of(with_inner(queries, self.streams), self._streams, self._relations)
 
-    def lookups(self, wanted: Iterable[WantedStream], report: Callable[[MalformedRows], None]) -> Lookups:
+    def refreshed_tables(
+        self, wanted: Iterable[WantedStream], report: Callable[[MalformedRows], None]
+    ) -> RefreshedTables:  # fmt: skip
         """The tables whose lists of files are refreshed while a pond reads these streams; `report`: malformed rows."""
         branches = (branch for want in wanted if want.derived is not None for branch in want.derived.branches)
         sides = (side for branch in branches for side in branch.sides)
         plans = [side.plan for side in sides if isinstance(side, TableJoin)]
-        return lookups(self._spark, self._refreshed, plans, report)
+        return refreshed_tables(self._spark, self._refreshed, plans, report)
 
     def _declare_again(self, relation: Relation) -> None:
         """Declare a stream, view or table of the log, unless its name is taken, as by a file that was loaded."""

@@ -40,7 +40,7 @@ from millpond.spark.frontend.query_statements import (
     zone_of_query,
 )
 from millpond.spark.reading.event_source import completed
-from millpond.spark.reading.time_zones import refuse_quoted_key, set_zone
+from millpond.spark.reading.time_zones import refuse_quoted_key, zone_set_by
 from millpond.spark.sources.kafka import refuse_kafka
 from millpond.spark.sources.pond_tables import FORMAT
 
@@ -253,7 +253,7 @@ def _read(
         file.check_free(stream.name)
         file.streams[stream.name.lower()] = stream
     elif kind == "SetCommand":
-        file.zone = set_zone(catalyst, plan, statement.text) or file.zone
+        file.zone = zone_set_by(catalyst, plan, statement.text) or file.zone
     else:
         what, cure = in_a_file(statement.text)
         raise QueryRefused(f"A pond file may not have {what}.", cure)

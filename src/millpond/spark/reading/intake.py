@@ -1,4 +1,4 @@
-"""Tracks the backlog of the sources (Kafka records, files of folders), and files that vanished or have a wrong date.
+"""Computes the backlog of sources, and finds new files that have vanished or are dated ahead.
 
 The driver reports each batch that Spark has planned. The backlog is computed on demand from the planned offsets, from
 the newest offsets in Spark's progress and from the offsets of the log, so it costs an epoch nothing.
@@ -51,7 +51,7 @@ class Behind(NamedTuple):
 
 
 class Intake:
-    """What Spark has planned to read; created anew with each driver."""
+    """What Spark has planned to read since a driver began; each driver creates its own."""
 
     def __init__(self, clock: Clock = now_us) -> None:
         self._clock = clock
@@ -61,7 +61,7 @@ class Intake:
         self._missing: dict[str, tuple[str, ...]] = {}
         self._ahead: dict[str, tuple[str, ...]] = {}
 
-    def planned(
+    def note_batch(
         self, checkpoint: Path, start: Offsets, end: Offsets, updates: Mapping[str, SourceUpdate]
     ) -> None:  # fmt: skip
         """Record a batch of Spark before it is read, and which of its local files are missing or dated ahead.
@@ -86,12 +86,12 @@ class Intake:
             if ahead := tuple(path for path, date in dates.items() if date is not None and date > latest):
                 self._ahead[stream] = ahead
 
-    def missing(self) -> dict[str, tuple[str, ...]]:
+    def take_missing(self) -> dict[str, tuple[str, ...]]:
         """By stream, the files of the planned batch that were deleted before they were read; each is returned once."""
         missing, self._missing = self._missing, {}
         return missing
 
-    def ahead(self) -> dict[str, tuple[str, ...]]:
+    def take_dated_ahead(self) -> dict[str, tuple[str, ...]]:
         """By stream, the files of the planned batch that are dated more than `AGE_SECONDS` ahead; each once."""
         ahead, self._ahead = self._ahead, {}
         return ahead

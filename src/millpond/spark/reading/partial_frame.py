@@ -1,4 +1,4 @@
-"""Leaves sources out of the frame of an epoch, so that Spark does not read what gather tasks read into Arrow."""
+"""Removes the partitions of some sources from an epoch's DataFrame, as gather tasks read their files themselves."""
 
 from __future__ import annotations
 

@@ -29,10 +29,10 @@ from millpond.runtime.task.column_layout import (
     column_name,
 )
 from millpond.spark.analysis.derived_streams import (
-    BatchFunction,
     Branch,
     Derived,
     Elements,
+    FunctionRows,
     KeyedLookup,
     TableJoin,
     is_harmless,
@@ -50,7 +50,7 @@ from millpond.spark.catalyst.private_names import (
     items,
     references,
 )
-from millpond.spark.catalyst.spark_expressions import Projected, safe
+from millpond.spark.catalyst.spark_expressions import Projected, with_guards
 from millpond.spark.catalyst.value_bounds import ROWS, accepted
 from millpond.spark.reading.event_source import event_source, malformed_policy
 from millpond.spark.reading.generated_columns import with_generated
@@ -240,7 +240,7 @@ class _Base:
         self._texts = texts
         sides = [side for copy in copies if copy.branch is not None for side in copy.branch.sides]
         self.name, self.policy = base.name, malformed_policy(base)
-        if self.policy is not None and any(isinstance(side, BatchFunction) for side in sides):
+        if self.policy is not None and any(isinstance(side, FunctionRows) for side in sides):
             self._frame = _without_dead(self._frame, base.name, self.policy[0])
         self._attributes = self._named(self._frame)
         names = list(self._attributes)
@@ -262,7 +262,7 @@ class _Base:
         places = {}
         for number, copy in enumerate(self._copies):
             for side in () if copy.branch is None else copy.branch.sides:
-                if isinstance(side, BatchFunction):
+                if isinstance(side, FunctionRows):
                     places[number] = len(self._frame.columns), len(side.names) + 1
                     self._frame = mapped(self._frame, side.batches, None if self._which is None else number)
         if places:
@@ -331,7 +331,7 @@ class _Base:
         one = self._catalyst.make("Literal", 1.0, self._catalyst.types.DoubleType)
         rows: JavaObject | None = one if multiplies(copy.branch) else None
         for side in copy.branch.sides:
-            if isinstance(side, BatchFunction):
+            if isinstance(side, FunctionRows):
                 values |= zip([*side.names, side.name], self._made[number], strict=True)
                 continue
             if isinstance(side, Elements):
@@ -457,10 +457,10 @@ class _Base:
         return self._catalyst.substitute(expression, names)
 
     def _safe(self, expression: JavaObject, values: dict[str, JavaObject], owner: str) -> JavaObject:
-        """The same for an expression to which `safe` was not applied during its analysis; `owner`: see `safe`."""
+        """The same for an expression that was analysed without `with_guards`, which explains `owner`."""
         placed = self._placed(expression, values)
         with accepted():
-            return placed if is_harmless(placed) else safe(self._catalyst, placed, owner)
+            return placed if is_harmless(placed) else with_guards(self._catalyst, placed, owner)
 
 
 def _without_dead(frame: DataFrame, stream: str, action: str) -> DataFrame:

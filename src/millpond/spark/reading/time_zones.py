@@ -69,7 +69,7 @@ def checked_zone(spark: SparkSession, zone: str) -> str:
     return zone
 
 
-def set_zone(catalyst: Catalyst, plan: JavaObject, text: str) -> str | None:
+def zone_set_by(catalyst: Catalyst, plan: JavaObject, text: str) -> str | None:
     """The time zone that a parsed SET gives to the statements after it; None: it sets what is in force anyway.
 
     Raises:

@@ -20,7 +20,7 @@ _SMALL = 2048
 """
 
 
-class Batches:
+class BatchLimits:
     """Sets the limit before an epoch from measurements of the previous one; a limit that the user has set is kept."""
 
     def __init__(self, session: SparkSession) -> None:

@@ -27,7 +27,7 @@ from millpond.spark.catalyst.user_scalars import command_of
 BatchFunction: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
-class Batches(NamedTuple):
+class ArrowFunction(NamedTuple):
     """A function of batches: its stream, its identity, and its input and output columns."""
 
     stream: str
@@ -44,7 +44,7 @@ class Batches(NamedTuple):
 
 def batches_of(
     stream: str, function: BatchFunction, takes: tuple[str, ...], schema: str | StructType, version: str | None = None
-) -> Batches:  # fmt: skip
+) -> ArrowFunction:  # fmt: skip
     """Describe a function for use in a pond.
 
     Raises:
@@ -70,11 +70,11 @@ def batches_of(
     known = f"version {version}" if version is not None else inspect.getsource(home)
     digest = hashlib.sha256(known.encode()).hexdigest()[:16]
     nullable = StructType([StructField(field.name, field.dataType) for field in makes.fields])
-    return Batches(stream, function, f"{module}:{name}", digest, takes, nullable)
+    return ArrowFunction(stream, function, f"{module}:{name}", digest, takes, nullable)
 
 
-def batches_in(leaf: JavaObject) -> Batches:
-    """The `Batches` in a `MapInArrow` of an analysed plan.
+def batches_in(leaf: JavaObject) -> ArrowFunction:
+    """The `ArrowFunction` in a `MapInArrow` of an analysed plan.
 
     Raises:
         QueryTypeError: its input is not a stream.
@@ -83,7 +83,7 @@ def batches_in(leaf: JavaObject) -> Batches:
     if not leaf.isStreaming():
         raise QueryTypeError("What the query reads is no stream, but a table.", "Join a stream with it.")
     function = function_in(leaf)
-    if not isinstance(function, Batches):
+    if not isinstance(function, ArrowFunction):
         raise UnsupportedQuery(
             "A mapInArrow of your own has no name that survives a restart.", "Use pond.map_batches(…)."
         )
@@ -97,7 +97,7 @@ def function_in(node: JavaObject) -> object:
     return sent[0] if isinstance(sent, tuple) else None
 
 
-def mapped(frame: DataFrame, batches: Batches, number: int | None) -> DataFrame:
+def mapped(frame: DataFrame, batches: ArrowFunction, number: int | None) -> DataFrame:
     """The frame with the function's output columns and a column that is TRUE if it ran; columns are found by position.
 
     The first columns are the function's input. With a `number`, the next column says which copy a row is, and the
@@ -112,7 +112,7 @@ def mapped(frame: DataFrame, batches: Batches, number: int | None) -> DataFrame:
 class _Mapping:
     """Runs a function over the rows that are meant for it; other rows pass unchanged."""
 
-    def __init__(self, batches: Batches, number: int | None) -> None:
+    def __init__(self, batches: ArrowFunction, number: int | None) -> None:
         self._batches = batches
         self._number = number
         self._makes = to_arrow_schema(batches.makes, timezone="UTC")

@@ -38,10 +38,10 @@ class Table(NamedTuple):
     listings: Sequence[Listing]
 
 
-class Lookups:
-    """The refreshed tables of one run, each of which is also listed when the run begins; `clock` is in microseconds.
+class RefreshedTables:
+    """Refreshes the lists of files of the tables of one run, also when it begins; `clock` is in microseconds.
 
-    `look` is called when the run begins, and whenever a table was listed.
+    `look` counts malformed rows; it is called when the run begins, and whenever a table was listed.
     """
 
     def __init__(
@@ -134,17 +134,17 @@ def refreshed(spark: SparkSession, name: str, plan: JavaObject, every_us: int) -
     return found
 
 
-def lookups(
+def refreshed_tables(
     spark: SparkSession, wanted: Mapping[Places, Refreshed], plans: Sequence[JavaObject],
     report: Callable[[MalformedRows], None],
-) -> Lookups:  # fmt: skip
+) -> RefreshedTables:  # fmt: skip
     """The tables to be refreshed among the batch plans that a run reads; `report`: see `MalformedTables`."""
     found: dict[Refreshed, list[Listing]] = {}
     for listing in _listings(spark, plans) if wanted else ():
         if listing.places in wanted:
             found.setdefault(wanted[listing.places], []).append(listing)
     tables = [Table(of.name, of.every_us, listings) for of, listings in found.items()]
-    return Lookups(tables, MalformedTables(spark, plans, report).look)
+    return RefreshedTables(tables, MalformedTables(spark, plans, report).look)
 
 
 def _listings(spark: SparkSession, plans: Iterable[JavaObject]) -> list[SparkListing]:

@@ -98,8 +98,8 @@ def _parsed(frame: DataFrame, layout: ReadLayout, text: TextStream, stream: Stre
     return made.records.select(stream_column.alias(_STREAM), *others, *columns, dead.alias(LETTER_COLUMN))
 
 
-class ReadByGather:
-    """The gather of an epoch and the frames that it reads; Spark parses the texts of the streams `by_spark`."""
+class TextParsing:
+    """Divides the texts of an epoch: Spark parses those of the streams `by_spark`, and the gather all others."""
 
     def __init__(self, task: GatherTask, streams: Sequence[Stream], by_spark: Collection[str]) -> None:
         self._layout, self._streams, self._by_spark = task.layout, streams, tuple(by_spark)

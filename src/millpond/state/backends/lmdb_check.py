@@ -28,9 +28,9 @@ _UNKNOWN = 77
 
 
 def damage_of(path: Path, *, thorough: bool) -> str | None:
-    """Describes the damage of an LMDB file; None if it has none, is missing or empty, or is not an LMDB file.
+    """Describes the damage of an LMDB file; None if none is found, or if it is missing, empty, or no LMDB file.
 
-    Unless `thorough`, only a file that seems too short is read.
+    Unless `thorough`, only a file that seems too short is checked. A check of more than ten minutes finds nothing.
 
     Raises:
         OSError: the file cannot be read.

@@ -83,7 +83,7 @@ class HostCopies:
         if self._added * _LOOKS_PER_LIMIT >= self._limit:
             self.bound()
 
-    def used(self, file: str) -> None:
+    def mark_used(self, file: str) -> None:
         """Notes that a copy is used now."""
         with suppress(OSError):
             os.utime(self.path(file))
@@ -196,7 +196,7 @@ class ObjectFiles(Files):
                 break
             with suppress(FileNotFoundError):
                 mapped = super().open(copy)
-                self._copies.used(copy)
+                self._copies.mark_used(copy)
                 return mapped
         raise FileNotFoundError(f"{self.where(file)} does not exist")
 

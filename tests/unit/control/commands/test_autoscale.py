@@ -70,7 +70,7 @@ def test_a_busy_pond_gets_instances_and_a_quiet_one_gives_them_back() -> None:
     counts = [instances for instances, _, _ in pond.asked]
     assert counts[0] == 4 and counts[-1] == 1 and counts == sorted(counts, reverse=True)
     assert {who for _, who, _ in pond.asked} == {WHO}
-    assert pond.asked[0][2] == "instances fold 80% of the time, target 50%: 4 instances, not 2"
+    assert pond.asked[0][2] == "instances fold 80% of the time, target 50%: from 2 to 4 instances"
     pond.refuses, pond.instances = True, 1
     for load in [3.0] * 40:
         at += 0.25
@@ -99,7 +99,7 @@ def test_a_spike_of_three_times_the_load_is_absorbed() -> None:
         record = msgspec.structs.replace(epoch(at, [folding] * instances), map=len(pond.asked))
         scaler.epoch(pond, msgspec.structs.replace(record, counts={"*": {"events": round(rows)}}))
     assert [instances for instances, _, _ in pond.asked] == [4, 5, 2], "no more changes than the load needs"
-    assert "instances fold 9" in pond.asked[0][2] and pond.asked[-1][2].endswith("2 instances, not 5")
+    assert "instances fold 9" in pond.asked[0][2] and pond.asked[-1][2].endswith("from 5 to 2 instances")
     assert most < 25_000 and recovered < 260, "within a minute no more than a second of events waits"
 
 

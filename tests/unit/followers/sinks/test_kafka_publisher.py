@@ -79,5 +79,5 @@ def test_a_wait_for_a_broker_that_is_down_ends_when_the_pond_stops(
     publisher = Publisher("p", "t", None)
     publisher.interrupt()
     with pytest.raises(StoreError, match=r"no broker can be reached \(127\.0\.0\.1:9.*refused"):
-        publisher.reached()
+        publisher.connect()
     assert not publisher.connected

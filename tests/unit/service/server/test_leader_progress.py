@@ -35,33 +35,33 @@ def test_who_has_nothing_to_do_never_stalls(bench: Bench) -> None:
 
 def test_an_idle_pond_lives_as_long_as_spark_answers(bench: Bench) -> None:
     for _ in range(100_000):
-        bench.pulse.answered(None)
+        bench.pulse.note_response(None)
         assert not bench.wait(1)
     assert not bench.wait(IDLE_SECONDS - 2)
     assert bench.wait(2)
-    bench.pulse.answered(None)
+    bench.pulse.note_response(None)
     assert not bench.pulse.stalled
 
 
 def test_an_epoch_has_its_time_from_its_beginning_whatever_spark_answers(bench: Bench) -> None:
-    bench.pulse.answered(None)
+    bench.pulse.note_response(None)
     bench.wait(1)
     for _ in range(round(EPOCH_SECONDS)):
-        bench.pulse.answered((3,))
+        bench.pulse.note_response((3,))
         assert not bench.wait(1)
-    bench.pulse.answered((3,))
+    bench.pulse.note_response((3,))
     assert bench.wait(1)
 
 
 def test_an_epoch_whose_tasks_end_or_count_records_never_stalls(bench: Bench) -> None:
     for second in range(round(3 * EPOCH_SECONDS)):
-        bench.pulse.answered((1, second // 300))  # one task ends, or one batch of records is read, every five minutes
+        bench.pulse.note_response((1, second // 300))  # a task ends, or a batch of records is read, every five minutes
         assert not bench.wait(1)
     for _ in range(round(EPOCH_SECONDS) - 301):
-        bench.pulse.answered((1, 5))
+        bench.pulse.note_response((1, 5))
         assert not bench.wait(1)
     assert bench.wait(301)
-    bench.pulse.answered((1, 6))
+    bench.pulse.note_response((1, 6))
     assert not bench.pulse.stalled
 
 
@@ -72,7 +72,7 @@ def test_each_restart_without_an_epoch_doubles_the_time(bench: Bench) -> None:
     assert not pulse.stalled
     bench.now += 1
     assert pulse.stalled
-    pulse.answered(None)
+    pulse.note_response(None)
     bench.now += round(8 * IDLE_SECONDS * SECOND)
     assert not pulse.stalled
 
@@ -80,7 +80,7 @@ def test_each_restart_without_an_epoch_doubles_the_time(bench: Bench) -> None:
 def test_epochs_that_follow_each_other_at_once_each_have_their_time(bench: Bench) -> None:
     for _ in range(20):
         for _ in range(round(EPOCH_SECONDS) - 10):
-            bench.pulse.answered((3,))
+            bench.pulse.note_response((3,))
             assert not bench.wait(1)
         bench.pulse.begin()  # committed
     assert bench.wait(EPOCH_SECONDS + 1)

@@ -232,5 +232,5 @@ def test_a_service_in_the_java_of_spark_submit_ends_instead_of_replacing_itself(
     monkeypatch.setattr(process, "end_process", end)
     monkeypatch.setattr(session, "_gateways", [])
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    with pytest.raises(SparkError, match="cannot start anew, because spark-submit has started its JVM"):
+    with pytest.raises(SparkError, match="cannot restart itself, because spark-submit has started its JVM"):
         process._replace(Restarts(5, 8443))

@@ -15,8 +15,8 @@ from millpond.log.manifest import Manifest, SourceState
 from millpond.log.records import FileList, Offsets
 from millpond.spark.driver.checkpoint import (
     check_names,
+    copy_checkpoint,
     make_checkpoint,
-    next_checkpoint,
     query_id,
     read_offsets,
     read_taken,
@@ -163,11 +163,11 @@ def test_two_checkpoints_are_kept_and_no_leftovers(tmp_path: Path) -> None:
 
 def test_a_query_that_is_to_follow_has_a_copy_with_an_id_of_its_own(tmp_path: Path) -> None:
     first = made(tmp_path, 3)
-    second = next_checkpoint(first)
+    second = copy_checkpoint(first)
     assert files(second) == files(first) and query_id(second) not in ("", "q")
     set_query_id(second, "q")
     assert query_id(second) == query_id(first) == "q"
-    third = next_checkpoint(second)
+    third = copy_checkpoint(second)
     assert sorted(tmp_path.iterdir()) == [second, third]
     after = made(tmp_path, 4)
     assert first.name < second.name < third.name < after.name
@@ -182,14 +182,14 @@ def test_what_spark_has_merged_is_not_copied(tmp_path: Path) -> None:
     lists = first / "sources" / "events"
     for name in (*map(str, range(9)), "9.compact", *map(str, range(10, 19)), "19.compact", "20"):
         put(lists / name)
-    assert {file.name for file in (next_checkpoint(first) / "sources" / "events").iterdir()} == {
+    assert {file.name for file in (copy_checkpoint(first) / "sources" / "events").iterdir()} == {
         "9.compact", *map(str, range(10, 19)), "19.compact", "20"
     }  # fmt: skip
 
 
 def test_a_write_does_not_change_the_checkpoint_that_a_copy_was_made_from(tmp_path: Path) -> None:
     first = made(tmp_path, 3)
-    second = next_checkpoint(first)
+    second = copy_checkpoint(first)
     assert (first / "offsets" / "4").stat().st_ino == (second / "offsets" / "4").stat().st_ino
     set_query_id(second, "r")
     assert query_id(first) == "q"

@@ -38,7 +38,7 @@ def listed(folder: Path, batch: int, *paths: Path, merged: bool = False) -> None
 def planned(intake: Intake, checkpoint: Path, start: Offsets, end: Offsets) -> None:
     """Plan a batch after one that ended at `start`, as the driver does."""
     known = {stream: SourceState(batch_of(offset)) for stream, offset in start.items()}
-    intake.planned(checkpoint, start, end, source_updates(checkpoint, end, known))
+    intake.note_batch(checkpoint, start, end, source_updates(checkpoint, end, known))
 
 
 def test_records_of_kafka_that_are_not_committed(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_files_of_the_batch_at_hand(tmp_path: Path) -> None:
     intake = Intake()
     listed(tmp_path / "sources" / "tx", 0, *there)
     planned(intake, tmp_path, {}, {"tx": '{"logOffset":0}'})
-    assert intake.missing() == {}
+    assert intake.take_missing() == {}
     assert intake.behind(["tx"], {}, None) == [Behind("tx", "files", 2)]
     assert intake.behind(["tx"], {"tx": '{"logOffset":0}'}, None) == [Behind("tx", "files", 0)]
     planned(intake, tmp_path, {"tx": '{"logOffset":0}'}, {"tx": '{"logOffset":0}'})
@@ -82,8 +82,8 @@ def test_files_that_disappear_between_listing_and_reading(tmp_path: Path) -> Non
     intake = Intake()
     listed(tmp_path / "sources" / "tx", 9, kept, gone, merged=True)
     planned(intake, tmp_path, {"tx": '{"logOffset":8}'}, {"tx": '{"logOffset":9}'})
-    assert intake.missing() == {"tx": (str(gone),)}
-    assert intake.missing() == {}  # reported once
+    assert intake.take_missing() == {"tx": (str(gone),)}
+    assert intake.take_missing() == {}  # reported once
 
 
 def test_files_that_are_dated_so_far_ahead_that_later_ones_are_skipped(tmp_path: Path) -> None:
@@ -95,5 +95,5 @@ def test_files_that_are_dated_so_far_ahead_that_later_ones_are_skipped(tmp_path:
     intake = Intake(lambda: now * 1_000_000)
     listed(tmp_path / "sources" / "tx", 0, *files)
     planned(intake, tmp_path, {}, {"tx": '{"logOffset":0}'})
-    assert (intake.missing(), intake.ahead()) == ({}, {"tx": (str(tmp_path / "far"),)})
-    assert intake.ahead() == {}  # reported once
+    assert (intake.take_missing(), intake.take_dated_ahead()) == ({}, {"tx": (str(tmp_path / "far"),)})
+    assert intake.take_dated_ahead() == {}  # reported once

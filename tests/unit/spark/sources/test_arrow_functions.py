@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import ByteType, LongType, StructField, StructType
 
 from millpond.errors import QueryTypeError
-from millpond.spark.sources.arrow_functions import Batches, _Mapping, batches_of
+from millpond.spark.sources.arrow_functions import ArrowFunction, _Mapping, batches_of
 
 MAKES = StructType([StructField("twice", LongType())])
 
@@ -31,7 +31,7 @@ def run(values: Sequence[int], numbers: Sequence[int], number: int | None, cut: 
     whole = pa.record_batch({"c0": pa.array(values, pa.int64()), "c1": pa.array(numbers, pa.int32())})
     whole = whole.select(["c0"] if number is None else ["c0", "c1"])
     batches = [whole.slice(at, cut) for at in range(0, len(values), cut)]
-    mapping = _Mapping(Batches("s", doubled, "m:doubled", "0", ("a",), MAKES), number)
+    mapping = _Mapping(ArrowFunction("s", doubled, "m:doubled", "0", ("a",), MAKES), number)
     return [tuple(row.values()) for batch in mapping(iter(batches)) for row in batch.to_pylist()]
 
 
@@ -59,14 +59,15 @@ def test_a_value_that_leaves_its_type_is_that_row_s() -> None:
     def narrow(batch: pa.RecordBatch) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([pc.add(batch["a"], 0)], names=["b"])
 
-    mapping = _Mapping(Batches("s", narrow, "m:narrow", "0", ("a",), StructType([StructField("b", ByteType())])), None)
+    makes = StructType([StructField("b", ByteType())])
+    mapping = _Mapping(ArrowFunction("s", narrow, "m:narrow", "0", ("a",), makes), None)
     [*found] = mapping(iter([pa.RecordBatch.from_arrays([pa.array([1, 1000, 2])], names=["c0"])]))
     assert [row["c1"] for batch in found for row in batch.to_pylist()] == [1, None, 2]
 
 
 @pytest.mark.parametrize("made", [None, 7, pa.table({"twice": [1]}), pa.record_batch({"other": [1]})])
 def test_what_is_no_batch_of_the_schema_is_a_mistake_of_the_function(made: object) -> None:
-    mapping = _Mapping(Batches("s", lambda _: made, "m:f", "0", ("a",), MAKES), None)
+    mapping = _Mapping(ArrowFunction("s", lambda _: made, "m:f", "0", ("a",), MAKES), None)
     with pytest.raises(QueryTypeError, match="m:f gave"):
         list(mapping(iter([pa.RecordBatch.from_arrays([pa.array([1])], names=["c0"])])))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from millpond.errors import SourceError
-from millpond.spark.sources.file_tables import Lookups, Table
+from millpond.spark.sources.file_tables import RefreshedTables, Table
 
 SECOND = 1_000_000
 
@@ -31,7 +31,7 @@ def test_a_list_lasts_as_long_as_was_asked() -> None:
     clock = [5 * SECOND]
     often, seldom, copy = (Files(clock=clock) for _ in range(3))
     looks = list[float]()
-    tables = Lookups(
+    tables = RefreshedTables(
         [Table("often", 2 * SECOND, [often, copy]), Table("often", 60 * SECOND, [seldom])],
         lambda: looks.append(clock[0] / SECOND), lambda: clock[0],
     )  # fmt: skip
@@ -46,7 +46,7 @@ def test_a_list_lasts_as_long_as_was_asked() -> None:
 
 def test_without_refreshed_tables_there_is_one_look_when_a_run_begins() -> None:
     looks = list[int]()
-    tables = Lookups((), lambda: looks.append(1))
+    tables = RefreshedTables((), lambda: looks.append(1))
     for _ in range(3):
         tables.renew()
     assert looks == [1]
@@ -54,7 +54,7 @@ def test_without_refreshed_tables_there_is_one_look_when_a_run_begins() -> None:
 
 def test_a_table_that_is_gone_is_not_one_without_rows() -> None:
     files = Files()
-    tables = Lookups([Table("dim", SECOND, [files])], clock=lambda: 0)
+    tables = RefreshedTables([Table("dim", SECOND, [files])], clock=lambda: 0)
     files.gone = "file:/dim"
     with pytest.raises(SourceError, match=r"The table dim no longer exists: there is no file:/dim\."):
         tables.renew()

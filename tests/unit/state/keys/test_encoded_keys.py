@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.arrays import Ints
-from millpond.kernels.coded import coded
+from millpond.kernels.key_codes import encode
 from millpond.runtime.keys.buckets import buckets_by
 from millpond.runtime.packets.packet import GroupPart, Header, decode_packet, encode_packet
 from millpond.state.keys.key_dictionary import KeyDictionary
@@ -29,7 +29,7 @@ def both(rows: Sequence[Row]) -> tuple[list[pa.Array], list[pa.Array]]:
     numbers = pa.array([row[2] for row in rows], pa.int64())
     encoded = []
     for column in columns:
-        codes, values = coded(pa.concat_arrays([pa.array(["unused", None]), column]))
+        codes, values = encode(pa.concat_arrays([pa.array(["unused", None]), column]))
         encoded.append(pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), values).slice(2))
     return [*columns, numbers], [*encoded, numbers]
 
