@@ -19,10 +19,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from kit.programs.forked_program import ForkedProgram
-from kit.servers.archived_java import archived_class_path, maps_archive
 from kit.servers.process_tree import children
 from kit.servers.s3_server import S3Server
-from kit.servers.servers import JAVA_FLAGS, until
+from kit.servers.servers import JAVA_FLAGS, archived_class_path, maps_archive, until
 from millpond.log.locations.address import address_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.services, pytest.mark.slow]

@@ -22,10 +22,9 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from kit.programs.forked_program import ForkedProgram
-from kit.servers.archived_java import archived_class_path, archived_flags, maps_archive
 from kit.servers.network_hosts import NetworkHosts
 from kit.servers.redis_servers import RedisCluster, RedisServer
-from kit.servers.servers import Host, free_ports, until
+from kit.servers.servers import Host, archived_class_path, archived_flags, free_ports, maps_archive, until
 from millpond.cli import app
 from millpond.log.locations.local_folder import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load

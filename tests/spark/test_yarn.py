@@ -20,10 +20,9 @@ import pyspark
 import pytest
 
 from kit.programs.forked_program import ForkedProgram
-from kit.servers.archived_java import archived_class_path, archived_flags, maps_archive
 from kit.servers.hdfs_server import HdfsServer
 from kit.servers.process_tree import children
-from kit.servers.servers import JAVA_FLAGS, until
+from kit.servers.servers import JAVA_FLAGS, archived_class_path, archived_flags, maps_archive, until
 from kit.servers.yarn_server import YarnServer
 from millpond.control.wiring.reader import read_truth
 from millpond.errors import ForeignPondError, NotServingError

@@ -13,6 +13,9 @@ from os import kill as send_signal
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from millpond.spark.session.class_archive import archive_path
+from millpond.spark.session.java import find_java, spark_home, with_archive, with_named_jars
+
 SECONDS = 60.0
 """The default time to wait for a condition."""
 
@@ -35,6 +38,24 @@ _WATCHED = '"$@" >{out} & child=$!; echo $child; cat >/dev/null; kill -9 $child;
 """The shell kills the server when its own input ends, which is when the test process ends for any reason."""
 
 T = TypeVar("T", bound="Watched")
+
+
+def archived_flags() -> str:
+    """The flags of every Java machine of tests, and that of the archive, if there is one."""
+    return " ".join(with_archive(["", *JAVA_FLAGS], archive_path(find_java()))).strip()
+
+
+def archived_class_path() -> str:
+    """The class path of a session without MLlib, with which Java machines must begin theirs to map the archive."""
+    home = spark_home()
+    launcher = (home / "conf", next((home / "jars").glob("slf4j-api-*.jar")), home / "jars" / "*")
+    return with_named_jars([os.pathsep.join(map(str, launcher))], mllib=False)[0]
+
+
+def maps_archive(process: int) -> bool:
+    """Whether a Java machine maps the archive; also if there is none."""
+    archive = archive_path(find_java())
+    return not archive.is_file() or str(archive) in Path(f"/proc/{process}/maps").read_text()
 
 
 class Host(NamedTuple):
