@@ -20,7 +20,6 @@ import ipaddress
 import os
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Literal, TypeVar
 from urllib.parse import urlsplit
@@ -240,7 +239,8 @@ def offered_target(
         SetupError: the connection does not exist, or the file cannot be read.
         QueryRefused: such queries may not use the target, or one of the two is not named.
     """
-    what, offers = _TARGETS[kind], _offers(kind, environ)
+    what = _TARGETS[kind]
+    offers = _offers(kind, environ) if name is None or target is None else {}
     if name is None and len(offers) == 1:
         (name,) = offers
     if name is None or target is None:
@@ -298,7 +298,7 @@ def named(name: str | None, kind: str, shape: type[T], environ: Mapping[str, str
         if name in connections:
             return msgspec.json.decode(connections[name], type=shape)
     except msgspec.MsgspecError as error:
-        raise SetupError(f"{path} is no file of connections: {error}.", _CURE) from error
+        raise _malformed(path, error) from error
     what = f"There is no connection {name}" if name is not None else "No connection is named, of several"
     has = f"{path} has {', '.join(sorted(connections)) or 'none'} of the kind {kind}"
     raise SetupError(f"{what}; {has}.", "Name one of them.")
@@ -311,15 +311,25 @@ def _of_kind(kind: str, place: str) -> dict[str, msgspec.Raw]:
 
 
 def _offers(kind: str, environ: Mapping[str, str] | None) -> dict[str, tuple[str, ...]]:
-    """The connections that the operator offers, with their targets; none if there is no readable file."""
-    place = (os.environ if environ is None else environ).get(VARIABLE)
-    with suppress(msgspec.MsgspecError, SetupError):
-        known = {} if place is None else _of_kind(kind, place)
-        decoded = {name: msgspec.json.decode(text, type=_Offers) for name, text in known.items()}
-        if kind in _TARGETS:
-            return {name: found for name, one in decoded.items() if (found := getattr(one, f"{_TARGETS[kind]}s"))}
-        return {name: () for name, one in decoded.items() if one.remote}
-    return {}
+    """The connections that the operator offers, with their targets; none if there is no file of connections.
+
+    Raises:
+        SetupError: the file cannot be read.
+    """
+    path = (os.environ if environ is None else environ).get(VARIABLE)
+    if path is None:
+        return {}
+    try:
+        decoded = {name: msgspec.json.decode(text, type=_Offers) for name, text in _of_kind(kind, path).items()}
+    except msgspec.MsgspecError as error:
+        raise _malformed(path, error) from error
+    if kind in _TARGETS:
+        return {name: found for name, one in decoded.items() if (found := getattr(one, f"{_TARGETS[kind]}s"))}
+    return {name: () for name, one in decoded.items() if one.remote}
+
+
+def _malformed(path: str, error: msgspec.MsgspecError) -> SetupError:
+    return SetupError(f"{path} is no file of connections: {error}.", _CURE)
 
 
 def is_loopback(host: str) -> bool:

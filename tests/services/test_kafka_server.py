@@ -30,8 +30,10 @@ def test_a_broker_that_is_killed_has_what_it_acknowledged(
     kafka_server.create(topic, 2)
     kafka_server.produce(topic, [(n % 2, b"k%d" % n, b"v%d" % n) for n in range(10)])
     before = kafka_server.read(topic)
-    kafka_server.kill()
-    kafka_server.start()
+    try:
+        kafka_server.kill()
+    finally:
+        kafka_server.start()  # other tests use it
     assert kafka_server.read(topic) == before
     assert [(m.partition, m.offset, m.value) for m in before][:2] == [(0, 0, b"v0"), (0, 1, b"v2")]
     kafka_server.delete_before(topic, 0, 3)

@@ -1,8 +1,7 @@
 """A pond whose limits are off, so that a query may end the JVM's memory.
 
 Usage: `memory_program.py FOLDER [NAME TEXT [SECONDS]]`. The query NAME is added once all input has been read, before
-more comes. An epoch that makes no progress for SECONDS is ended. It joins the Java machine that the environment names,
-if any (`kit.programs.shared_java`).
+more comes. An epoch that makes no progress for SECONDS is ended.
 
 It prints one line of JSON: the error, the queries that are quarantined, and the files of rows of the other query.
 """
@@ -10,11 +9,8 @@ It prints one line of JSON: the error, the queries that are quarantined, and the
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
-
-from pyspark.sql import SparkSession
 
 from millpond import Pond
 from millpond.errors import MillpondError
@@ -22,20 +18,12 @@ from millpond.spark.catalyst import value_bounds
 from millpond.spark.session.session import spark_session
 
 
-def _session() -> SparkSession:
-    if "PYSPARK_GATEWAY_PORT" in os.environ:
-        from joined_session import joined_session  # in here, as a run of doctests imports this file from another folder
-
-        return joined_session()
-    return spark_session("local[2]", driver_memory="512m", mllib=False)
-
-
 def main() -> None:
     # in here, as a run of doctests imports this file in the process of other tests
     value_bounds.VALUE_BYTES = value_bounds.CONSTANT_BYTES = 1 << 62
     folder, (name, text, *seconds) = Path(sys.argv[1]), sys.argv[2:] or ("", "")
     after = float(seconds[0]) if seconds else 540.0
-    spark, error = _session(), ""
+    spark, error = spark_session("local[2]", driver_memory="512m", mllib=False), ""
     with Pond(spark, folder / "pond", instances=1, stalled_after=after) as pond:
         pond.load((folder / "pond.sql").read_text(), queries=not (folder / "pond" / "pond.id").is_file())
         pond.open()

@@ -27,10 +27,8 @@ def test_card_fraud_from_kafka_to_kafka(
     assert spec is not None and spec.loader is not None
     example = module_from_spec(spec)
     spec.loader.exec_module(example)
-    try:
+    with kafka_server.removing("payments", "alerts"):  # other tests may have topics with these names
         alerts = example.run(kafka_server.servers, tmp_path)
-    finally:
-        kafka_server.remove("payments", "alerts")  # other tests may have topics with these names
     newest: dict[int, float] = {}
     taken, huge = [], Counter()
     for partition, _, value in example.payments():

@@ -7,8 +7,9 @@ must succeed. The lines below a command must be in its output (`…` stands for 
 `<!-- run: SETUP, NAME, FILE -->` is saved as FILE.
 
 A console knows `millpond …`, `python FILE …`, `export NAME=VALUE`, `rm -r PATH`, `millpond serve … &`, which runs in
-a process of its own until the page ends, and `kill [-9] %1`, which ends it. A command that only reads a served pond is
-repeated until its output is as printed. With the setup `kafka`, the address 127.0.0.1:9092 means the tests' broker.
+a process of its own until the page ends, and `kill [-9] %1` or `%+`, which ends it. A command that only reads a served
+pond is repeated until its output is as printed. With the setup `kafka`, the address 127.0.0.1:9092 means the tests'
+broker.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -150,7 +152,7 @@ class Console:
         match shlex.split(command, comments=True):
             case ["millpond", "serve", *words, "&"]:
                 self._serve(words, lines)
-            case ["kill", *words, "%1"]:
+            case ["kill", *words, "%1" | "%+"]:
                 self.close(signal.SIGKILL if words == ["-9"] else signal.SIGTERM)
             case ["export", setting]:
                 name, _, value = setting.partition("=")
@@ -204,13 +206,13 @@ def test_the_examples_of_a_page_run(
     tables: dict[str, pa.Table] = {}
     close = Pond.close
 
-    def closing(pond: Pond) -> None:
+    def record_and_close(pond: Pond) -> None:
         if pond.status():
             memory = [query.name for query in pond.queries if query.sink.format == "memory"]
             tables.update({name: pond.table(name) for name in memory})
         close(pond)
 
-    monkeypatch.setattr(Pond, "close", closing)
+    monkeypatch.setattr(Pond, "close", record_and_close)
     play(run, spark, here, console)
     if run.page == "docs/guide/python.md" and tables:
         _check_the_first_example(tables, capsys.readouterr().out)
@@ -223,11 +225,8 @@ def test_the_examples_with_kafka_run(
     for topic, partitions in TOPICS.items():
         kafka_server.create(topic, partitions)
     blocks = [block._replace(text=block.text.replace(BROKER, kafka_server.servers)) for block in run.blocks]
-    try:
+    with kafka_server.removing(*TOPICS), closing(console):
         play(run._replace(blocks=blocks), spark, here, console)
-    finally:
-        console.close()
-        kafka_server.remove(*TOPICS)
 
 
 def play(run: Run, spark: SparkSession, here: Path, console: Console) -> None:

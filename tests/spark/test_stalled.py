@@ -26,14 +26,33 @@ SELECT n, reverse(k) AS k FROM STREAM ev;
 LIMIT = "20"
 
 
+JAVA_OF_ITS_OWN = """
+import subprocess, sys
+from joined_session import joined_session
+from millpond.cli import main
+from millpond.spark.session import session
+from millpond.spark.session.java import Gateway
+
+java = subprocess.Popen(["sleep", "600"])
+session._gateways.append(Gateway(0, "", java))
+print("java", java.pid, flush=True)
+joined_session()
+main()
+"""
+"""The command in a joined session, with another process in the place of the Java machine that it has started."""
+
+
 @contextmanager
 def millpond(
-    folder: Path, name: str, *words: str, spark: SparkSession | None = None
+    folder: Path, name: str, *words: str, spark: SparkSession | None = None, program: Path = JOINED
 ) -> Iterator[subprocess.Popen[bytes]]:  # fmt: skip
-    """A process of the command `millpond`, whose output goes to a file of that name; it joins Java of `spark`."""
+    """A process of the command `millpond`, whose output goes to a file of that name; it joins Java of `spark`.
+
+    `program`: what starts the command in the joined session.
+    """
     options = ["--master", "local[2]", "--memory", "700m", "--stalled-after", LIMIT]
-    program, java = (["-m", "millpond"], {}) if spark is None else ([str(JOINED)], joining(spark))
-    with running(folder / f"{name}.log", *program, *words, *options, **java) as process:
+    start, java = (["-m", "millpond"], {}) if spark is None else ([str(program)], joining(spark))
+    with running(folder / f"{name}.log", *start, *words, *options, **java) as process:
         yield process
 
 
@@ -52,14 +71,18 @@ def rows(folder: Path) -> list[tuple[int, str]]:
     return sorted((row["n"], row["k"]) for row in map(json.loads, lines))
 
 
-def test_a_run_ends_if_the_check_of_its_input_never_does(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_run_ends_with_its_java_if_the_check_of_its_input_never_does(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     os.mkfifo(tmp_path / "in" / "1.parquet")  # whoever opens it waits for a writer
     file = tmp_path / "pond.sql"
     file.write_text(POND.format(tmp_path).replace("json OPTIONS", "parquet OPTIONS"))
-    with millpond(tmp_path, "run", "run", str(file), "--once", spark=spark) as process:
+    program = tmp_path / "java_of_its_own.py"
+    program.write_text(JAVA_OF_ITS_OWN)
+    with millpond(tmp_path, "run", "run", str(file), "--once", spark=spark, program=program) as process:
         status = process.wait(180)
-    last = output(tmp_path, "run").splitlines()[-1]
+    first, *_, last = output(tmp_path, "run").splitlines()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(first.removeprefix("java ")), 0)
     assert (status, last.partition(" (")[0].partition(", in ")[0]) == (
         1, f"[MP-STALLED] The check of the input has not ended after {LIMIT} s"
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,19 @@ def test_one_of_several_connections_has_to_be_named(tmp_path: Path) -> None:
         offered(None, "http", environ)
     file.write_text(json.dumps({"hook": hooks["hook"]}))
     assert offered(None, "http", environ) == "hook"
+
+
+@pytest.mark.parametrize("text", ["[", '{"a": {"topics": "x", "remote": true}}', '{"a": 7}'])
+def test_a_malformed_file_is_reported_if_no_connection_is_named(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "connections.json"
+    file.write_text(text)
+    for call in (partial(offered_target, "kafka", None, "alerts"), partial(offered, None, "kafka")):
+        with pytest.raises(SetupError, match="no file of connections"):
+            call({VARIABLE: str(file)})
+    with pytest.raises(SetupError, match="missing"):
+        offered(None, "kafka", {VARIABLE: str(tmp_path / "missing.json")})
+    with pytest.raises(QueryRefused, match="needs a connection"):
+        offered_target("kafka", None, "alerts", {})
 
 
 def test_a_pattern_of_tables_matches_within_the_schema_and_within_the_name(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -155,11 +155,19 @@ class KafkaServer(Watched):
         for made in admin.create_topics([asked]).values():
             made.result(_SECONDS)
 
-    def remove(self, *topics: str) -> None:
-        """Remove topics, so that another test can create topics with their names."""
-        admin = AdminClient(self.client())
-        for removed in admin.delete_topics([*topics]).values():
-            removed.result(_SECONDS)
+    @contextmanager
+    def removing(self, *topics: str) -> Iterator[None]:
+        """A context whose end removes topics, so that another test can create topics with their names.
+
+        If the context raises an error, it is the one that is reported, also if topics cannot be removed.
+        """
+        try:
+            yield
+        except BaseException:
+            with suppress(KafkaException):
+                self._remove(topics)
+            raise
+        self._remove(topics)
 
     def widen(self, topic: str, partitions: int) -> None:
         """Give a topic more partitions."""
@@ -204,6 +212,11 @@ class KafkaServer(Watched):
             return sorted(found, key=lambda message: message[:2])
         finally:
             consumer.close()
+
+    def _remove(self, topics: Sequence[str]) -> None:
+        admin = AdminClient(self.client())
+        for removed in admin.delete_topics([*topics]).values():
+            removed.result(_SECONDS)
 
     def _answers(self) -> bool:
         with suppress(KafkaException):

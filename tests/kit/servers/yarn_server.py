@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from kit.servers.hdfs_server import HdfsServer
 from kit.servers.servers import free_ports, until
@@ -20,7 +19,7 @@ class YarnServer:
         self.uri, self.folder, self._settings = hdfs.uri, folder, folder / "conf"
         self.environment = {"HADOOP_CONF_DIR": str(self._settings)}
         self._gateway = hdfs.gateway()
-        self._services: list[Any] = []
+        self._started = ExitStack()
 
     def __enter__(self) -> YarnServer:
         yarn = self._gateway.jvm.org.apache.hadoop.yarn
@@ -28,17 +27,18 @@ class YarnServer:
         for name, value in self._write_settings().items():
             settings.set(name, value)
         manager, node = yarn.server.resourcemanager.ResourceManager(), yarn.server.nodemanager.NodeManager()
-        self._services = [manager, node]
-        for service in self._services:
-            service.init(settings)
-            service.start()
-        until(lambda: manager.getResourceScheduler().getNumClusterNodes() == 1, "YARN has its node", _SECONDS)
+        with ExitStack() as started:
+            started.callback(self._gateway.close)
+            for service in (manager, node):
+                started.callback(service.stop)
+                service.init(settings)
+                service.start()
+            until(lambda: manager.getResourceScheduler().getNumClusterNodes() == 1, "YARN has its node", _SECONDS)
+            self._started = started.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        with closing(self._gateway):
-            for service in reversed(self._services):
-                service.stop()
+        self._started.close()
 
     def _write_settings(self) -> dict[str, str]:
         """The settings of both managers, which are also in files for Spark."""

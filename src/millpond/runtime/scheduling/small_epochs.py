@@ -2,16 +2,15 @@
 
 A second stage costs as much CPU time as the gather and fold of some thousand events. One task, however, does one after
 the other what several tasks do at the same time, and it has all packets in memory. So an epoch has one task if its
-input is known to be small, and the tasks of the previous epochs have worked little.
+input is known to be small, and so was the work of the previous epochs: the median of the last 8 epochs, and the
+maximum of the last 1,024 without the driver's first 8.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from heapq import nlargest
 from statistics import median
-from typing import NamedTuple
 
 from millpond.log.protocol import TICK
 from millpond.log.records import Offsets
@@ -23,10 +22,12 @@ from millpond.runtime.task.counters import WHOLE_POND
 from millpond.runtime.task.task_values import FoldTask, GatherTask
 
 MEASURED = 8
-"""How many epochs with events are measured before the first decision; the median of the newest ones counts."""
+"""How many epochs with events are measured before the first decision. The median of the newest ones counts."""
 
-REMEMBERED = 64
-"""How many of the newest epochs with events count for the most work and the most bytes per record."""
+PEAK_EPOCHS = 1024
+"""How many of the newest epochs with events count for the most work and the most bytes per record: more than there are
+between two ends of an hour's window with an epoch every four seconds.
+"""
 
 MOST_WORK_US, MOST_PEAK_US = 50_000, 200_000
 """The most work that all tasks of an epoch together do in Python if one task is to do it: usually, and at a peak, as in
@@ -43,13 +44,6 @@ MOST_PARTITIONS = 4
 """The most partitions of topics that one task reads, as it waits for the broker once for each."""
 
 
-class _Measured(NamedTuple):
-    """How long the tasks of an epoch worked, and the mean size of one of its events as Arrow."""
-
-    work_us: int
-    event_bytes: float
-
-
 def _calls_functions(query: AnyQuery) -> bool:
     return isinstance(query, Query) and bool(query.user_functions)
 
@@ -63,7 +57,9 @@ class SmallEpochs:
 
     def __init__(self, is_local: bool) -> None:
         self._is_local = is_local
-        self._measured = deque[_Measured](maxlen=REMEMBERED)
+        self._newest_work_us = deque[int](maxlen=MEASURED)
+        self._peaks_us = deque[int](maxlen=PEAK_EPOCHS)
+        self._event_bytes = deque[float](maxlen=PEAK_EPOCHS)
 
     def committed(self, epoch: CommittedEpoch) -> None:
         """Note how long the tasks of an epoch with events have worked, and how large its events were.
@@ -78,7 +74,10 @@ class SmallEpochs:
             waits = counts.get("requests", 0) or any(map(_calls_functions, epoch.plan.all_queries))
             if not waits:
                 work_us = counts.get("cpu_us", work_us)
-            self._measured.append(_Measured(work_us, counts.get("bytes_read", 0) / events))
+            if len(self._newest_work_us) == MEASURED:  # a driver's first epochs load modules and read a backlog
+                self._peaks_us.append(work_us)
+            self._newest_work_us.append(work_us)
+            self._event_bytes.append(counts.get("bytes_read", 0) / events)
 
     def fits(
         self, start: Offsets, end: Offsets, file_bytes: Mapping[str, int], gathering: GatherTask, folding: FoldTask
@@ -89,7 +88,7 @@ class SmallEpochs:
         files nor topics is not known beforehand. An epoch that replays events, moves state or closes all windows is
         never small.
         """
-        if not (self._is_local and self._works_little()):
+        if not (self._is_local and self._recent_work_is_small()):
             return False
         if gathering.recalled or folding.moving or folding.sources or folding.drained:
             return False
@@ -105,14 +104,12 @@ class SmallEpochs:
                 return False
             moved = moved_records(start.get(name, ""), end[name])
             records, partitions = records + sum(moved), partitions + len(moved)
-        if records * max(epoch.event_bytes for epoch in self._measured) > MOST_RECORD_BYTES:
+        if records * max(self._event_bytes) > MOST_RECORD_BYTES:
             return False
         return records <= MOST_RECORDS and partitions <= MOST_PARTITIONS and size <= MOST_BYTES
 
-    def _works_little(self) -> bool:
-        """Whether enough epochs are measured and all but one of them, such as the first one, were cheap enough."""
-        if len(self._measured) < MEASURED:
+    def _recent_work_is_small(self) -> bool:
+        """Whether enough epochs are measured, and both their median and the peak are small enough."""
+        if len(self._newest_work_us) < MEASURED:
             return False
-        newest = [epoch.work_us for epoch in self._measured][-MEASURED:]
-        *_, peak_us = nlargest(2, (epoch.work_us for epoch in self._measured))
-        return median(newest) <= MOST_WORK_US and peak_us <= MOST_PEAK_US
+        return median(self._newest_work_us) <= MOST_WORK_US and max(self._peaks_us, default=0) <= MOST_PEAK_US

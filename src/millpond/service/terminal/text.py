@@ -65,12 +65,20 @@ def instances_text(status: Status) -> str:
 
 
 def listed_problems(status: Status) -> list[str]:
-    """The first problems of a pond, and how many more there are: one dead event is a problem of each query.
+    """The first problem of each error code, then others up to a limit, and how many more there are.
 
-    >>> listed_problems(Status("leader", "p", 7, 5, 2, problems=tuple("abcdef")))
-    ['a', 'b', 'c', 'd', 'and 2 more: `millpond status --json` lists all']
+    One dead event is a problem of each query that reads its stream, and must not hide problems of other kinds.
+
+    >>> listed_problems(Status("leader", "p", 7, 5, 2, problems=("[A] 1", "[A] 2", "[A] 3", "[A] 4", "[A] 5", "[B] 1")))
+    ['[A] 1', '[B] 1', '[A] 2', '[A] 3', 'and 2 more: `millpond status --json` lists all']
     """
-    shown, more = [*status.problems[:_PROBLEMS]], len(status.problems) - _PROBLEMS
+    by_code: dict[str, list[str]] = {}
+    for problem in status.problems:
+        by_code.setdefault(problem.partition("]")[0], []).append(problem)
+    first = [problems[0] for problems in by_code.values()]
+    others = [problem for problems in by_code.values() for problem in problems[1:]]
+    shown = first + others[: max(0, _PROBLEMS - len(first))]
+    more = len(status.problems) - len(shown)
     return [*shown, f"and {more:,} more: `millpond status --json` lists all"] if more > 0 else shown
 
 

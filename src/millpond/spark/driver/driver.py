@@ -108,7 +108,7 @@ class Driver:
         self._epochs = EpochRunner(self._head, self._advisers, self._intake, self._job, followed, wanted, on_epoch)
 
     def save_memory(self) -> None:
-        """Let Spark hold no contents of files, because an earlier process ran out of memory in the next epoch."""
+        """Let Spark hold no contents of files. The previous process ran out of memory in the epoch that runs next."""
         self._advisers.files.deliver_no_contents()
 
     def take_over(self, version: str, spec: Callable[[Manifest], str]) -> int:

@@ -286,12 +286,19 @@ class ArrowFiles:
         self._states[obstacle.source].attempts.failed(obstacle.why)
 
     def deliver_no_contents(self, files: ChosenFiles | None = None) -> None:
-        """Let Spark read all files that are not local, as memory ran out; `files`: those of a failed attempt."""
+        """Let Spark read all files that are not local, as memory ran out; `files`: those of a failed attempt.
+
+        Spark reads all streams in this epoch, and those with files that are not local in later epochs, too.
+        """
         self._why_no_contents = NO_MEMORY
-        for rows in () if files is None else files.task.sources:
+        if files is None:
+            return
+        remote = sorted({files.task.sources[part.rows].source for part in files.task.delivered})
+        for rows in files.task.sources:
             state = self._states[rows.source]
             state.of_spark += 1
-            state.attempts.why = NO_MEMORY
+            others = f"memory ran out while Spark held contents of files of {', '.join(remote)}"
+            state.attempts.why = NO_MEMORY if rows.source in remote else others
 
     def note_success(self, files: ChosenFiles) -> None:
         """Note that gather tasks have read these files."""

@@ -64,14 +64,15 @@ class FileSource(SparkSource):
     def portions(self, spark: SparkSession, folder: Path, epochs: Sequence[PastEpoch]) -> Iterator[Portion]:
         """The frames have the column `FILE`."""
         ends = [batch_of(epoch.end) for epoch in epochs]
-        sized = [(run, self._sizes(spark, run)) for run in _runs(_files(folder, epochs))]
-        whole = sum(sum(sizes) for _, sizes in sized)
-        for run, sizes in sized:
+        listed = _files(folder, epochs)
+        for run in _runs(listed):
+            sizes = self._sizes(spark, run)  # of a run at a time, so that the first portion does not wait for all
+            bytes_of_run, share_of_run = sum(sizes), len(run) / len(listed)
             for files, size in _bounded(run, sizes):
                 places = [bisect_left(ends, one.batch) for one in files]  # batch numbers only grow
                 mine = {path_of(one.decoded): at - places[0] for one, at in zip(files, places, strict=True)}
                 some = tuple(epochs[places[0] : places[-1] + 1])
-                share = size / whole if whole else 0.0
+                share = share_of_run * (size / bytes_of_run if bytes_of_run else len(files) / len(run))
                 yield Portion(self._batch(spark, [one.decoded for one in files]), some, share, files=mine)
 
     def _batch(self, spark: SparkSession, files: Sequence[str]) -> DataFrame:

@@ -425,10 +425,14 @@ def _check_executors(settings: Mapping[str, str]) -> None:
     memory = settings.get("spark.executor.memory")
     if memory is not None and not ((size := _SIZE.fullmatch(memory.strip())) and int(size[1])):
         raise SetupError(f"spark.executor.memory is {memory!r}, which is no size.", "Write it as 900m or 2g.")
+    is_dynamic = settings.get("spark.dynamicAllocation.enabled", "").strip().lower() == "true"
     for name in _COUNTS:
+        if is_dynamic and name == "spark.executor.instances":
+            continue  # then Spark accepts 0 of them at the start
         count = settings.get(name, "1").strip()
         if not (count.isascii() and count.isdecimal() and int(count)):
-            raise SetupError(f"{name} is {settings[name]!r}, which is no positive number.", "Write it as 4.")
+            what = f"{name} is {settings[name]!r}, but must be a positive whole number."
+            raise SetupError(what, "Use for example 4.")
 
 
 def _has_handler() -> bool:

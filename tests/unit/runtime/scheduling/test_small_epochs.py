@@ -30,7 +30,7 @@ from millpond.runtime.scheduling.small_epochs import (
     MOST_RECORD_BYTES,
     MOST_RECORDS,
     MOST_WORK_US,
-    REMEMBERED,
+    PEAK_EPOCHS,
     SmallEpochs,
 )
 from millpond.runtime.task.task_values import ChainedRows, SectionPlace
@@ -77,12 +77,17 @@ def test_a_few_epochs_are_measured_first_and_their_median_counts() -> None:
     assert not fits(measured(*[10] * MEASURED, is_local=False), topic(100))
 
 
-def test_a_few_expensive_epochs_among_many_count() -> None:
-    often = [10 if number % 16 else MOST_PEAK_US + 1 for number in range(2 * REMEMBERED)]
-    assert not fits(measured(*often), topic(100))
-    assert fits(measured(*[min(work, MOST_PEAK_US) for work in often]), topic(100))
-    assert fits(measured(10**9, *[10] * MEASURED), topic(100)), "the first epoch loads modules"
-    assert fits(measured(*[10**9] * 9, *[10] * REMEMBERED), topic(100)), "old epochs do not count"
+def test_a_rare_expensive_epoch_counts_unless_it_is_one_of_the_first() -> None:
+    for every in (16, 120, 720):  # such as the ends of windows of ten minutes or an hour, with epochs of five seconds
+        rare = [MOST_PEAK_US + 1 if number % every == every - 1 else 10 for number in range(3 * every)]
+        small = measured(*rare[:every])
+        for work_us in rare[every:]:
+            assert not fits(small, topic(100)), every
+            small.committed(committed(record({"*": {"events": 5, "gather_us": work_us}})))
+        assert fits(measured(*[min(work_us, MOST_PEAK_US) for work_us in rare]), topic(100))
+    assert fits(measured(*[10**9] * MEASURED, *[10] * MEASURED), topic(100)), "the first epochs load modules"
+    assert not fits(measured(*[10] * MEASURED, 10**9, *[10] * (PEAK_EPOCHS - 1)), topic(100))
+    assert fits(measured(*[10] * MEASURED, 10**9, *[10] * PEAK_EPOCHS), topic(100)), "old epochs do not count"
 
 
 def test_the_cpu_time_counts_unless_tasks_wait_for_other_processes() -> None:
@@ -103,7 +108,7 @@ def test_large_records_are_bounded_by_their_bytes() -> None:
         assert fits(small, topic(held)) and not fits(small, topic(held + 1)), size
     once = measured(10, *[10] * MEASURED, bytes_read=5)
     once.committed(committed(record({"*": {"events": 5, "bytes_read": 5 * 100_000}})))
-    for _ in range(REMEMBERED - 1):
+    for _ in range(PEAK_EPOCHS - 1):
         once.committed(committed(record({"*": {"events": 5, "bytes_read": 5}})))
     assert not fits(once, topic(1_000)), "the largest mean counts"
 

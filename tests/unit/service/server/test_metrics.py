@@ -29,6 +29,7 @@ from millpond.service.api.service_files import Places
 from millpond.service.server.gauges import Gauges
 from millpond.service.server.hosted_pond import HostedPond
 from millpond.service.server.log_reader import LogReader
+from millpond.service.server.metrics import prometheus
 from millpond.service.server.metrics.prometheus import Metrics
 from millpond.spans import Span
 from millpond.spark.driver.epochs import Epoch
@@ -214,3 +215,21 @@ def test_the_board_and_the_alerts_use_metrics_that_exist(bench: Bench, expressio
     used = set(re.findall(r"\b(?:millpond|process)_\w+|\bup\b", expression))
     assert used
     assert used <= known
+
+
+def test_scrapes_of_several_formats_keep_their_lines(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[object]()
+
+    class Counted(prometheus.LineCache):
+        def __init__(self, encode: Any) -> None:
+            made.append(encode)
+            super().__init__(encode)
+
+    monkeypatch.setattr(prometheus, "LineCache", Counted)
+    formats = "text/plain", "application/openmetrics-text; version=1.0.0"
+    for _ in range(3):
+        assert len({bench.metrics.exposition(accept)[1] for accept in formats}) == len(formats)
+    assert len(made) == len(formats)
+    for number in range(3 * prometheus.MOST_TYPES):
+        bench.metrics.exposition(f"application/openmetrics-text; version=1.0.{number}")
+    assert len(bench.metrics._lines) <= prometheus.MOST_TYPES

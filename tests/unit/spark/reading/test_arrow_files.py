@@ -16,7 +16,7 @@ from millpond.log.records import Offsets, SourceUpdate
 from millpond.model.endpoints import Source
 from millpond.runtime.inputs.file_parts import FileColumn, FileRows, FileTask
 from millpond.runtime.task.obstacle import Obstacle
-from millpond.spark.reading.arrow_files import LEAST_BYTES, ArrowFiles, ChosenFiles, Readers, _folder
+from millpond.spark.reading.arrow_files import LEAST_BYTES, NO_MEMORY, ArrowFiles, ChosenFiles, Readers, _folder
 
 ROWS = FileRows("tx", 0, (FileColumn("c", "string", 1),), 2)
 START, END = {"tx": '{"logOffset":0}', "t": "1"}, {"tx": '{"logOffset":1}', "t": "1"}
@@ -138,4 +138,32 @@ def test_after_an_obstacle_spark_reads_all_streams_of_the_epoch(tmp_path: Path) 
     assert files.notes == {
         "tx": "read with Arrow in 0 of 1 epochs; by Spark in the last: 1.parquet is encrypted",
         "up": "read with Arrow in 0 of 1 epochs; by Spark in the last: the stream tx could not be read with Arrow",
+    }
+
+
+def test_only_streams_whose_files_are_not_local_are_left_to_spark_after_memory_ran_out(tmp_path: Path) -> None:
+    far = FileRows("far", 1, (FileColumn("c", "string", 1),), 2)
+    files = chooser({"tx": ROWS, "far": far})
+    files._contents = SimpleNamespace(of=lambda paths: object())  # type: ignore[assignment]
+
+    def chosen(batch: int) -> ChosenFiles | None:
+        updates = files_of(tmp_path, [10], batch)
+        updates["far"] = SourceUpdate(file_list([ListedFile(f"s3a://b/{batch}.parquet", 0, batch)]))
+        start, end = (dict.fromkeys(("tx", "far"), f'{{"logOffset":{n}}}') for n in (batch - 1, batch))
+        return files.choose(start, end, updates, lambda new, left_out: cast(DataFrame, "the rest"))
+
+    both = chosen(1)
+    assert both is not None and [part.rows for part in both.task.delivered] == [1]
+    files.deliver_no_contents(both)
+    assert files.notes == {
+        "tx": "read with Arrow in 0 of 1 epochs; by Spark in the last: memory ran out while Spark held contents of "
+        "files of far",
+        "far": f"read with Arrow in 0 of 1 epochs; by Spark in the last: {NO_MEMORY}",
+    }
+    local = chosen(2)
+    assert local is not None and local.reads("tx") and not local.reads("far")
+    files.note_success(local)
+    assert files.notes == {
+        "tx": "read with Arrow in 1 of 2 epochs",
+        "far": f"read with Arrow in 0 of 2 epochs; by Spark in the last: {NO_MEMORY}",
     }

@@ -138,10 +138,17 @@ def test_a_launch_that_cannot_work_is_refused_before_java_starts(master: str, me
     ("spark.executor.cores", "many", "4"), ("spark.executor.instances", "-1", " 2 "), ("spark.cores.max", "0", "8"),
 ])  # fmt: skip
 def test_a_wrong_setting_of_executors_is_refused_by_its_name(name: str, value: str, valid: str) -> None:
-    with pytest.raises(SetupError, match=f"{name} is '{value}', which is no") as caught:
+    with pytest.raises(SetupError, match=f"{name} is '{value}', ") as caught:
         launch_conf("spark://a:7077", "test", "900m", {name: value})
-    assert caught.value.code == "MP-SETUP" and "Write it as" in caught.value.cure
+    assert caught.value.code == "MP-SETUP" and caught.value.cure in ("Write it as 900m or 2g.", "Use for example 4.")
     assert launch_conf("spark://a:7077", "test", "900m", {name: valid})[name] == valid
+
+
+def test_dynamic_allocation_may_begin_without_executors() -> None:
+    settings = {"spark.executor.instances": "0", "spark.dynamicAllocation.enabled": "True"}
+    assert launch_conf("spark://a:7077", "test", "900m", settings)["spark.executor.instances"] == "0"
+    with pytest.raises(SetupError, match=r"is '0', but must be a positive whole number\. Use for example 4\."):
+        launch_conf("spark://a:7077", "test", "900m", settings | {"spark.dynamicAllocation.enabled": "false"})
 
 
 @pytest.mark.parametrize(

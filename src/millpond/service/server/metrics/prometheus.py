@@ -27,6 +27,9 @@ from millpond.service.server.log_reader import LogReader
 from millpond.service.server.metrics.line_cache import LineCache
 from millpond.version import VERSION
 
+MOST_TYPES = 4
+"""Of how many types of text the lines are kept: clients name the version of the format, so they could be many."""
+
 Labelled = Iterable[tuple[tuple[object, ...], float]]
 
 
@@ -41,7 +44,7 @@ class Metrics:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._registry.register(self)
-        self._lines: tuple[str, LineCache] | None = None
+        self._lines: dict[str, LineCache] = {}
 
     def exposition(self, accept: str) -> tuple[bytes, str]:
         """All metrics as text and the type of the text, chosen by the header `Accept` of the request.
@@ -50,10 +53,12 @@ class Metrics:
             CorruptError, PlaceError: the log cannot be read.
         """
         encode, content_type = choose_encoder(accept)
-        kept = self._lines
-        if kept is None or kept[0] != content_type:
-            kept = self._lines = content_type, LineCache(encode)
-        return kept[1].exposition(self.families()), content_type
+        lines = self._lines.get(content_type)
+        if lines is None:
+            if len(self._lines) >= MOST_TYPES:
+                self._lines = {}
+            lines = self._lines[content_type] = LineCache(encode)
+        return lines.exposition(self.families()), content_type
 
     def families(self) -> Iterable[Metric]:
         """All metrics, with those of the process; errors as `exposition`."""
