@@ -46,7 +46,7 @@ from millpond.model.change_json import Move, Resharded, Scale
 from millpond.model.spec import PondSpec
 from millpond.placement.alignment import owners_in, with_owners
 from millpond.reconfigure.apply import setting_of
-from millpond.reconfigure.catalog import in_force, without_old_history
+from millpond.reconfigure.catalog import in_force, visible, without_old_history
 from millpond.reconfigure.changes import Add, Alter, Change, Discard, Drop, Promote, Shadow
 from millpond.reconfigure.inner_reports import visible_record
 from millpond.reconfigure.lifecycle import current, query_of
@@ -174,11 +174,11 @@ class Lifetime:
         truth = self._known_truth()
         if not declared.queries and not (truth and truth.manifest.spec):
             raise QueryTypeError("The pond has no queries.", "Add one first.")
-        queries = (*declared.queries.values(),)
-        readings = declared.front.readings(queries)
+        readings = declared.front.readings((*declared.queries.values(),))
         check_files(readings)
         truth = truth or open_truth(address, cache)
         spec = self._spec_of(truth)
+        queries = (*declared.queries.values(),)
         declared.front.adopt(spec.streams)
         hosts = TaskHosts(self._readings.session)
         files = pond_files(self._readings.session, truth, spec, cache, store, hosts)
@@ -214,8 +214,8 @@ class Lifetime:
         """Quarantine the queries that an earlier release of Millpond accepted, and this one does not."""
         for version, error in self._declarations.front.unsupported.items():
             why = UnsupportedQuery(
-                f"An earlier release of Millpond accepted {version}, which is not supported. {error.what}",
-                f"Drop the query, and add it again in another form. {error.cure}",
+                f"An earlier release of Millpond stored {version}, which cannot continue. {error.what}",
+                f"Drop the query, and add it again. {error.cure}",
             )
             for halt in halts_of(opened.spec, {version}, str(why)):
                 opened.driver.request(halt).result()
@@ -225,6 +225,10 @@ class Lifetime:
         (address, _, store, given), declared = self.location, self._declarations
         known = in_force(truth.manifest) if truth.manifest.spec else None
         instances = initial_instances(known, given) or default_instances(self._spark)
+        stored = {} if known is None else {query.name: query for query in visible(known).all_queries}
+        declared.set_current(
+            declared.front.with_stored_keys(stored.get(name, query), query) for name, query in declared.queries.items()
+        )
         queries = (*declared.queries.values(),)
         spec = checked_spec(address, known, queries, declared.streams, instances, declared.front.parameters)
         # recorded changes of owners apply to the owners that the pond was created with

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
+from pyspark.sql import SparkSession
+
 from millpond.model.stream import TAKEN, Stream
-from millpond.spark.catalyst.private_names import Catalyst, JavaObject, kind_of, references
+from millpond.spark.catalyst.private_names import Catalyst, JavaObject, analysed, items, kind_of, references
 from millpond.spark.catalyst.spark_expressions import tree_of
 from millpond.spark.sources.arrow_functions import ArrowFunction
 from millpond.spark.sources.batch_tables import relation_text, relation_tree
@@ -84,20 +86,22 @@ AnySide: TypeAlias = TableJoin | Elements | FunctionRows | KeyedLookup
 
 
 class Derived(NamedTuple):
-    """A stream that Spark computes from other streams while it reads."""
+    """A stream that Spark computes from other streams while it reads.
+
+    `is_placeholder`: only quarantined queries read it, so its columns are NULL; how they were computed is not known.
+    """
 
     stream: Stream
     branches: tuple[Branch, ...]
-
-    @property
-    def is_bare(self) -> bool:
-        """Whether only its sources are known, which are read without a column; see `bare`."""
-        return not any(branch.columns for branch in self.branches)
+    is_placeholder: bool = False
 
 
-def bare(stream: Stream, bases: Iterable[Stream]) -> Derived:
-    """A derived stream that only quarantined queries read, so that how it is computed need not be known."""
-    return Derived(stream, tuple(Branch(base, (), {}) for base in bases))
+def placeholder(spark: SparkSession, stream: Stream, bases: Iterable[Stream]) -> Derived:
+    """A derived stream that only quarantined queries read."""
+    nulls = [f"CAST(NULL AS {field.type}) AS `{field.name}`" for field in stream.columns]
+    made = items(analysed(spark.range(0).selectExpr(*nulls)).projectList())
+    columns = {field.name: alias.child() for field, alias in zip(stream.columns, made, strict=True)}
+    return Derived(stream, tuple(Branch(base, (), columns) for base in bases), is_placeholder=True)
 
 
 def bases_of(derived: Iterable[Derived]) -> tuple[Stream, ...]:

@@ -95,11 +95,12 @@ def _position(message: str) -> str:
 
 
 def not_stored(who: str, why: str = "") -> ChangeRefused:
-    """The error for a query or version of which a part is not stored in the log; `why` its text has no meaning now."""
+    """The error for a query or version of which a part is not stored in the log; `why`: its text cannot be analysed."""
     return ChangeRefused(
-        f"The pond cannot be opened without its queries: a part of {who} exists only in a program, or in a table "
-        f"with an address or a password. {why}".rstrip(),
-        "Add all those in force, or declare the views and tables that they name, before you open it.",
+        "The pond cannot be opened without its queries: "
+        + (f"the text of {who} cannot be analysed. {why}" if why else f"a part of {who} exists only in a program."),
+        "Add all queries in force, or declare the views and tables (those with a password, too) that they name, before "
+        "you open it.",
     )
 
 

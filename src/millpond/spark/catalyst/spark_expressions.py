@@ -44,15 +44,23 @@ MAX_WIDTH, MAX_USES = 10_000, 4
 _CONVERSION = re.compile(r"%(?:(\d+)\$)?([-#+ 0,(<]*)(\d*)(?:\.(\d+))?[tT]?([a-zA-Z%])")
 _FILE_OPTION = "rowvalidationxsdpath"
 _REFUSED_KINDS = re.compile(r"XPath|(Hll[A-Z]|Kll[A-Z]|Theta[A-Z]|Tuple[A-Z]|ApproxTopK)")
-_STATE = "NamedLambdaVariable", "value"
+_VARIABLE = "NamedLambdaVariable"
+_STATE = _VARIABLE, "value"
 """A field that holds a value only while the expression is evaluated."""
+_TUPLE = re.compile(r"scala\.Tuple\d+")
+_NUMBERED = re.compile(r"(.+)_\d+")
+"""The name of a lambda variable of a DataFrame: PySpark counts those that its JVM has made."""
 
 
 class Projected(NamedTuple):
-    """A `Foreign` and the Catalyst expression that Spark projects for it, over columns with the stream's names."""
+    """A `Foreign` and the Catalyst expression that Spark projects for it, over columns with the stream's names.
+
+    `former_key`: the key that releases up to 0.2 gave the expression if it has a lambda.
+    """
 
     value: Foreign
     expression: JavaObject
+    former_key: str = ""
 
 
 def check_stable(catalyst: Catalyst, expression: JavaObject) -> None:
@@ -182,13 +190,20 @@ def project(catalyst: Catalyst, expression: JavaObject) -> Projected:
             f"`{text_of(expression)}` is not deterministic, so a repeated epoch would answer differently.",
             "Use the event's own columns.",
         )
-    zone = catalyst.spark.conf.get("spark.sql.session.timeZone")
-    tree = json.dumps([tree_of(catalyst, expression, _by_name), zone, pyspark.__version__])
-    key = hashlib.sha256(tree.encode()).hexdigest()[:16]
+    tree = tree_of(catalyst, expression, _by_name)
+    key, former_key = _key(catalyst, tree), ""
+    if _VARIABLE in json.dumps(tree):
+        former_key = _key(catalyst, _Tree(catalyst, _by_name, renames=False).of(expression))
     columns = tuple(sorted({str(name.name()) for name in references(expression)}))
     # Spark prints `try_divide(a, b)` as `a / b`
-    sql = f"try({expression.sql()})" if "(TRY," in tree else str(expression.sql())
-    return Projected(Foreign(key, sql, type_of(expression), columns), with_guards(catalyst, expression, key))
+    sql = f"try({expression.sql()})" if "(TRY," in json.dumps(tree) else str(expression.sql())
+    value = Foreign(key, sql, type_of(expression), columns)
+    return Projected(value, with_guards(catalyst, expression, key), former_key)
+
+
+def _key(catalyst: Catalyst, tree: object) -> str:
+    zone = catalyst.spark.conf.get("spark.sql.session.timeZone")
+    return hashlib.sha256(json.dumps([tree, zone, pyspark.__version__]).encode()).hexdigest()[:16]
 
 
 def with_guards(catalyst: Catalyst, expression: JavaObject, owner: str) -> JavaObject:
@@ -213,7 +228,7 @@ def tree_of(catalyst: Catalyst, expression: JavaObject, label: Callable[[JavaObj
     Raises:
         UnsupportedQuery: the expression holds an object that has no identity outside this process.
     """
-    tree = _tree(catalyst, expression, label)
+    tree = _Tree(catalyst, label).of(expression)
     if _IDENTITY.search(json.dumps(tree)):
         raise UnsupportedQuery(
             f"`{text_of(expression)}` holds an object without a stable identity.",
@@ -226,32 +241,53 @@ def _by_name(column: JavaObject) -> object:
     return str(column.name())
 
 
-def _tree(catalyst: Catalyst, node: JavaObject, label: Callable[[JavaObject], object]) -> list[object]:
-    kind = kind_of(node)
-    if kind == "AttributeReference":
-        return ["column", label(node), str(node.dataType().catalogString())]
-    if kind == "Literal":
-        return ["literal", str(node.sql()), str(node.dataType().catalogString())]
-    if kind == "PythonUDF":
-        parts = [_tree(catalyst, child, label) for child in children(node)]
-        return [kind, function_digest(node), str(node.dataType().catalogString()), *parts]
-    tree: list[object] = [kind, str(node.dataType().catalogString())]
-    for i in range(node.productArity()):
-        name = str(node.productElementName(i))
-        if name not in _DROPPED and (kind, name) != _STATE:
-            tree.append(_part(catalyst, node.productElement(i), label))
-    return tree
+class _Tree:
+    """Makes plain values of a tree. They have no ids, which differ from session to session.
 
+    `renames`: whether lambda variables of DataFrames get numbers of their own.
+    """
 
-def _part(catalyst: Catalyst, part: JavaObject, label: Callable[[JavaObject], object]) -> object:
-    if part is None or isinstance(part, bool | int | float | str):
-        return repr(part)
-    if catalyst.is_expression(part):
-        return _tree(catalyst, part, label)
-    if catalyst.is_iterable(part):
+    def __init__(self, catalyst: Catalyst, label: Callable[[JavaObject], object], *, renames: bool = True) -> None:
+        self._catalyst, self._label, self._renames = catalyst, label, renames
+        self._variables = dict[int, str]()
+
+    def of(self, node: JavaObject) -> list[object]:
+        """The values of an expression."""
+        kind = kind_of(node)
+        if kind == "AttributeReference":
+            return ["column", self._label(node), str(node.dataType().catalogString())]
+        if kind == "Literal":
+            return ["literal", str(node.sql()), str(node.dataType().catalogString())]
+        if kind == "PythonUDF":
+            parts = [self.of(child) for child in children(node)]
+            return [kind, function_digest(node), str(node.dataType().catalogString()), *parts]
+        tree: list[object] = [kind, str(node.dataType().catalogString())]
+        for i in range(node.productArity()):
+            name = str(node.productElementName(i))
+            if (kind, name) == (_VARIABLE, "name"):
+                tree.append(repr(self._variable(node)))
+            elif name not in _DROPPED and (kind, name) != _STATE:
+                tree.append(self._part(node.productElement(i)))
+        return tree
+
+    def _variable(self, node: JavaObject) -> str:
+        """The name of a lambda variable; one that PySpark numbered gets the number of its first use in the tree."""
+        numbered = _NUMBERED.fullmatch(str(node.name()))
+        if numbered is None or not self._renames:
+            return str(node.name())
+        return self._variables.setdefault(node.exprId().id(), f"{numbered[1]}_{len(self._variables) + 1}")
+
+    def _part(self, part: JavaObject) -> object:
+        if part is None or isinstance(part, bool | int | float | str):
+            return repr(part)
+        if self._catalyst.is_expression(part):
+            return self.of(part)
+        entries = part.iterator() if self._catalyst.is_iterable(part) else None
+        if entries is None and _TUPLE.match(str(part.getClass().getName())):
+            entries = part.productIterator()
+        if entries is None:
+            return str(part.toString())
         found: list[object] = []
-        entries = part.iterator()
         while entries.hasNext():
-            found.append(_part(catalyst, entries.next(), label))
+            found.append(self._part(entries.next()))
         return found
-    return str(part.toString())

@@ -6,6 +6,7 @@ It also declares streams, tables and functions, and says which of their columns 
 from __future__ import annotations
 
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -22,7 +23,7 @@ from millpond.model.selection import AnyQuery, foreign_keys
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.plan.upstream.steps import inner_of, streams_of, ttl_us_of, with_inner
-from millpond.spark.analysis.derived_streams import Derived, bare
+from millpond.spark.analysis.derived_streams import Derived, placeholder
 from millpond.spark.analysis.grouping.window_rows import check_emitted, emits_windows, is_hopping
 from millpond.spark.analysis.joins.joins import extract_any
 from millpond.spark.analysis.joins.subqueries import frame_of
@@ -44,6 +45,7 @@ from millpond.spark.frontend.deferred_lookups import by_owners
 from millpond.spark.frontend.gate import check_size, judge, parse
 from millpond.spark.frontend.match_recognize import rewritten
 from millpond.spark.frontend.statements import blank, parse_file
+from millpond.spark.frontend.stored_keys import stored_keys
 from millpond.spark.reading.columns_of_sources import ReadColumns, columns_of_sources, needed_columns, times_of
 from millpond.spark.reading.read_frame import WantedStream, with_places
 from millpond.spark.sources.batch_table_reader import MakeTable
@@ -253,12 +255,21 @@ class FrontEnd(DeclaredRelations):
             if not self._is_known(query, by_name):
                 self._analyse_again(query, by_name)
             if not (self._is_known(query, by_name) or query.name in self.unsupported):
-                raise not_stored(query.name)
+                if not query.text:
+                    raise not_stored(query.name)
+                self.unsupported[query.name] = UnsupportedQuery(
+                    "Expressions that Spark evaluates have other keys in its state.", "Its text need not change."
+                )
         unsupported = [query for query in spec.all_queries if query.name in self.unsupported]
-        self._uncomputed |= {step.name for query in unsupported for step in (*inner_of(query, by_name), query)}
+        steps = {
+            query.name: {step.name for step in (*inner_of(query, by_name), query)} for query in spec.all_queries
+        }
+        needed = {step for name, some in steps.items() if name not in self.unsupported for step in some}
+        self._uncomputed |= {step for query in unsupported for step in steps[query.name]} - needed
         for stream in (by_name[name] for query in unsupported for name in streams_of(query, by_name)):
             if stream.derived is not None and stream.name not in self._derived:
-                self._derived[stream.name] = bare(stream, (self._streams[base] for base in stream.derived.reads))
+                bases = (self._streams[base] for base in stream.derived.reads)
+                self._derived[stream.name] = placeholder(self._spark, stream, bases)
         for stream in spec.streams:
             if stream.upstreams:
                 shown = stream if stream.steps else show_rows(self._spark, self._queries[stream.name])
@@ -277,14 +288,30 @@ class FrontEnd(DeclaredRelations):
         return {stream.meaning for stream in made} <= known and keys <= self._foreigns.keys()
 
     def _analyse_again(self, query: AnyQuery, streams: Mapping[str, Stream]) -> None:
+        if not query.text:
+            return
         terms = Terms(query.name, None, query.sink, query.serve, query.text, ttl_us=ttl_us_of(query, streams))
         try:
             with accepted():
-                self._query(terms, query.text, options_again(query), remember=False)
+                analysed = self._query(terms, query.text, options_again(query), remember=False)
+            self.with_stored_keys(query, analysed)
         except UnsupportedQuery as error:
+            words = {word.lower() for word in re.findall(r"\w+", query.text)}
+            if any(view.lower() in words for view in self._user.temporary().views):
+                raise not_stored(query.name, error.what) from error  # with another view, it may be supported
             self.unsupported[query.name] = error
         except QueryError as error:
             raise not_stored(query.name, error.what) from error
+
+    def with_stored_keys(self, stored: AnyQuery, analysed: AnyQuery) -> AnyQuery:
+        """The stored query if `analysed` differs from it only in keys, whose expressions it then has; or `analysed`."""
+        keys = stored_keys(stored, analysed, self._foreigns)
+        with self.lock:
+            for key, old in keys.items():
+                if old not in self._foreigns:
+                    one = self._foreigns[key]
+                    self._foreigns[old] = one._replace(value=msgspec.structs.replace(one.value, key=old))
+        return stored if keys else analysed
 
     def derived(self, query: AnyQuery) -> list[Derived]:
         """The derived streams that a query and its inner queries read."""
@@ -331,7 +358,7 @@ class FrontEnd(DeclaredRelations):
                     self.declare(stream)
             if derived is not None:
                 known = self._derived.get(derived.stream.name)
-                if known is None or known.is_bare:
+                if known is None or known.is_placeholder:
                     self._derived[derived.stream.name] = derived
         self._uncomputed.discard(found.query.name)
         for key, projected in found.foreigns.items():

@@ -113,8 +113,8 @@ def readers_of(spark: SparkSession, wanted: Sequence[WantedStream], layout: Read
         }  # fmt: skip
         types = {one.name: one.type for one in want.stream.columns}
         made = {
-            value.name: expression for value, tree in want.foreigns
-            if (expression := in_arrow(catalyst, tree)) is not None and columns_of(expression) <= types.keys()
+            one.value.name: expression for one in want.foreigns
+            if (expression := in_arrow(catalyst, one.expression)) is not None and columns_of(expression) <= types.keys()
         }  # fmt: skip
         computed = tuple(ComputedColumn(one.position, made[one.name]) for one in placed.columns if one.name in made)
         places = {one.name: (one.type, one.position) for one in placed.columns if one.name not in made}

@@ -212,7 +212,7 @@ def _columns(want: WantedStream, position: int) -> tuple[ReadColumn, ...]:
         ReadColumn(name, position + n, types[name], foreign=name in limited) for n, name in enumerate(want.columns)
     ]
     first = position + len(plain)
-    values = [value for value, _ in want.foreigns]
+    values = [foreign.value for foreign in want.foreigns]
     return (*plain, *(ReadColumn(value.name, first + n, value.type, foreign=True) for n, value in enumerate(values)))
 
 
@@ -285,8 +285,8 @@ class _Base:
                     continue
                 value = self._catalyst.attempt(values[name]) if name in limited else values[name]
                 made.setdefault(column_name(copy.place, place), []).append((number, self._catalyst.column(value)))
-            for place, (_, expression) in enumerate(copy.want.foreigns, len(copy.want.columns)):
-                attempt = self._catalyst.column(self._catalyst.attempt(self._placed(expression, values)))
+            for place, foreign in enumerate(copy.want.foreigns, len(copy.want.columns)):
+                attempt = self._catalyst.column(self._catalyst.attempt(self._placed(foreign.expression, values)))
                 made.setdefault(column_name(copy.place, place), []).append((number, attempt))
             letter = self._timeless(copy, values)
             letters |= {} if letter is None else {number: letter}

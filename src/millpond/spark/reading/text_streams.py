@@ -16,7 +16,7 @@ def texts_of(spark: SparkSession, wanted: Sequence[WantedStream]) -> dict[str, T
     streams = [want.stream for want in wanted]
     found = {}
     for position, want in enumerate(wanted):
-        names = [*want.columns, *(value.name for value, _ in want.foreigns)]
+        names = [*want.columns, *(foreign.value.name for foreign in want.foreigns)]
         text = None if want.derived is not None else text_stream(spark, want.stream, position, names, streams)
         if text is not None:
             found[want.stream.name] = text

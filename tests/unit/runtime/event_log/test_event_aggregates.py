@@ -49,6 +49,9 @@ def test_an_event_belongs_to_every_window_of_its_key_that_holds_it(seed: int) ->
     rows = sorted({(dice.randrange(6), start) for start in range(-10, 100, slide) for _ in range(2)})
     if seed % 4 == 0:  # one window of each key, as in tumbling windows
         rows = list({slot: (slot, start) for slot, start in rows}.values())
+    if seed % 8 == 0:  # slots that are far apart
+        rows = [(slot * 10_000, start) for slot, start in rows]
+        given = given._replace(slots=given.slots * 10_000)
     dice.shuffle(rows)
     slots, starts = (np.array(column) for column in zip(*rows, strict=True))
     index, owners = rows_of(given, ResultRows(slots, starts, starts + size))
