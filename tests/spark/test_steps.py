@@ -33,6 +33,7 @@ COLUMNS = "v INT, k STRING, t TIMESTAMP"
 DELAY = "WATERMARK t DELAY OF INTERVAL 10 SECONDS"
 READ = f"STREAM tx {DELAY}"
 COUNTS = f"SELECT window(t, '5 seconds') AS w, k, count(*) AS n, max(v) AS v FROM {READ} GROUP BY ALL"
+UNITED = f"SELECT n, k FROM ({COUNTS}) UNION ALL SELECT n, k FROM ({COUNTS})"
 NEAR = f"""SELECT a.t, a.k, b.v FROM {READ} AS a JOIN {READ} AS b
   ON a.k = b.k AND b.t BETWEEN a.t - INTERVAL 2 SECONDS AND a.t + INTERVAL 3 SECONDS"""
 TEXTS = {
@@ -74,6 +75,14 @@ TEXTS = {
     "computed_of_united": f"""SELECT window(w, '20 seconds') AS w, format_string('%d', n) AS h, max(reverse(k)) AS r
       FROM (SELECT w, n, k FROM ({COUNTS}) UNION ALL SELECT window(t, '4 seconds') AS w, max(v), reverse(k) AS r
       FROM {READ} GROUP BY ALL) GROUP BY window(w, '20 seconds'), format_string('%d', n)""",
+    "guarded_of_united": f"SELECT 10 / (n - 1) AS q, reverse(k) AS r FROM ({UNITED}) WHERE n > 1",
+    "guarded_elements": f"SELECT element_at(array(1, 2), INT(n)) AS e FROM ({UNITED}) WHERE n < 3 AND reverse(k) < 'c'",
+    "guarded_sums": f"""SELECT w, sum(10 DIV (n - 1)) AS s, max(reverse(k)) AS r FROM (SELECT w, n + 0 AS m, n, k FROM
+      (SELECT w, n, k FROM ({COUNTS}) UNION ALL SELECT w, n, k FROM ({COUNTS}))) WHERE m > 1 GROUP BY w""",
+    "guarded_keys": f"""SELECT window(w, '10 seconds') AS w, 10 DIV (n - 1) AS q, max(reverse(k)) AS r FROM ({COUNTS})
+      WHERE n > 1 GROUP BY window(w, '10 seconds'), 10 DIV (n - 1)""",
+    "guarded_sets": f"""SELECT window(w, '10 seconds') AS w, 10 DIV (n - 1) AS q, max(reverse(k)) AS r FROM ({COUNTS})
+      WHERE n > 1 GROUP BY window(w, '10 seconds'), CUBE(10 DIV (n - 1), k)""",
     "two_frames": f"""SELECT t, k, v, t - lag(t) OVER (PARTITION BY k, v ORDER BY t) AS d, sum(v) OVER (PARTITION BY
       k, v ORDER BY t RANGE BETWEEN INTERVAL 5 SECONDS PRECEDING AND CURRENT ROW) AS s, row_number() OVER
       (PARTITION BY k, v ORDER BY t) AS n FROM {READ} WHERE v > 1""",
@@ -87,8 +96,7 @@ TEXTS = {
     "of_join": f"SELECT window(t, '5 seconds') AS w, k, count(*) AS n, sum(v) AS s FROM ({NEAR}) GROUP BY ALL",
     "of_window_join": f"""SELECT w, sum(v) AS s, sum(u) AS u FROM (SELECT window(t, '5 seconds') AS w, v FROM {READ})
       JOIN (SELECT window(t, '5 seconds') AS w, v AS u FROM {READ}) USING (w) GROUP BY w""",
-    "join_of_counts": f"""WITH c AS ({COUNTS})
-      SELECT c.w, c.k, c.n, d.n AS m FROM c JOIN c AS d ON c.w = d.w AND c.k < d.k""",
+    "join_of_counts": f"WITH c AS ({COUNTS}) SELECT c.w, c.k, c.n, d.n m FROM c JOIN c AS d ON c.w = d.w AND c.k < d.k",
     "of_join_of_counts": f"""WITH c AS ({COUNTS}), d AS (SELECT window(t, '5 seconds') AS w, k, min(v) AS v FROM {READ}
       GROUP BY ALL) SELECT w, sum(n) AS n, min(v) AS v
       FROM (SELECT c.w, c.n, d.v FROM c JOIN d ON c.w = d.w AND c.k = d.k) GROUP BY w""",
@@ -109,7 +117,7 @@ TEXTS = {
       FROM {READ} GROUP BY window(t, '10 seconds'), k HAVING count(*) > 1""",
     "united_computed": f"""SELECT reverse(k) AS r, levenshtein(k, 'b') + n AS l, n FROM (SELECT n, k FROM ({COUNTS})
       UNION ALL SELECT n, concat(k, 'b') FROM ({COUNTS})) WHERE reverse(k) <> 'a'""",
-    "united_twice": f"SELECT n, k FROM ({COUNTS}) UNION ALL SELECT n, k FROM ({COUNTS})",
+    "united_twice": UNITED,
     "with_events": f"SELECT k, v + 1L AS v FROM {READ} WHERE v > 2 UNION ALL SELECT k, n FROM ({COUNTS})",
     "of_united": f"""SELECT window(w, '20 seconds') AS w, sum(n) AS s, count(*) AS c FROM (SELECT w, n FROM ({COUNTS})
       UNION ALL SELECT window(t, '4 seconds') AS w, count(*) AS n FROM {READ} GROUP BY ALL) WHERE n < 9 GROUP BY ALL""",

@@ -2,7 +2,8 @@
 
     SELECT w, sum(round(a / b, 2)) FROM (SELECT … JOIN …) GROUP BY w
 
-becomes an aggregation of a column `round(a / b, 2)` of the join, for whose rows Spark can evaluate expressions.
+becomes an aggregation of a column `round(a / b, 2)` of the join, for whose rows Spark can evaluate expressions. If
+the expression moves below filters, the column is NULL where these are not met, because the expression may raise there.
 """
 
 from __future__ import annotations
@@ -68,13 +69,17 @@ def with_lower_columns(catalyst: Catalyst, node: JavaObject, *, top: bool = True
     if kind_of(node) in _ROWS:
         return _over_union(catalyst, node, leaf) if top and kind_of(leaf) == "Union" else node
     emitted = {id_of(column) for column in outputs(leaf)}
+    where = _where(catalyst, child_of(node), leaf)
+    if not _is_known(where, emitted):
+        return node
     keys, results = items(node.groupingExpressions()), items(node.aggregateExpressions())
     results = [_guarded(catalyst, one, emitted) for one in results]
     below, aliases = _with_lower_aliases(catalyst, child_of(node), leaf, emitted)
     moved: list[_Moved] = []
     for one in _computed(keys, results, emitted):
-        if _reads_only(one, emitted) and not any(one.semanticEquals(known.expression) for known in moved):
-            moved.append(_Moved(one, catalyst.alias(one, f"computed {len(moved)}")))
+        if _can_move_below(one, emitted) and not any(one.semanticEquals(known.expression) for known in moved):
+            value = _if(catalyst, where, one)
+            moved.append(_Moved(one, catalyst.alias(value, f"computed {len(moved)}")))
     columns = [*aliases, *(one.alias for one in moved)]
     child = _with_columns(catalyst, below, leaf, columns) if columns else None
     if child is None:
@@ -89,13 +94,45 @@ def _over_union(catalyst: Catalyst, node: JavaObject, union: JavaObject) -> Java
     is_filter = kind_of(node) == "Filter"
     values = [catalyst.alias(node.condition(), "computed")] if is_filter else items(node.projectList())
     aliases = [one for one in values if kind_of(one) == "Alias" and window_mark(one) is None]
-    computed = [one for one in aliases if _reads_only(one.child(), emitted)]
-    below = _with_columns(catalyst, child_of(node), union, computed) if computed else None
+    where = _where(catalyst, child_of(node), union)
+    movable = [one for one in aliases if _can_move_below(one.child(), emitted)] if _is_known(where, emitted) else []
+    computed = {id_of(one): catalyst.alias(_if(catalyst, where, one.child()), str(one.name()), one) for one in movable}
+    below = _with_columns(catalyst, child_of(node), union, [*computed.values()]) if computed else None
     if below is None:
         return node
+    values = [computed[id_of(one)].toAttribute() if id_of(one) in computed else one for one in values]
     if is_filter:
-        return logical(catalyst, "Project", outputs(node), logical(catalyst, "Filter", values[0].toAttribute(), below))
-    return logical(catalyst, "Project", [one.toAttribute() if one in computed else one for one in values], below)
+        return logical(catalyst, "Project", outputs(node), logical(catalyst, "Filter", values[0], below))
+    return logical(catalyst, "Project", values, below)
+
+
+def _where(catalyst: Catalyst, node: JavaObject, leaf: JavaObject) -> JavaObject:
+    """The condition on the rows of `leaf` that the filters from `node` down to it make; TRUE without filters."""
+    return catalyst.every(_conditions_and_aliases(catalyst, node, leaf)[0])
+
+
+def _conditions_and_aliases(
+    catalyst: Catalyst, node: JavaObject, leaf: JavaObject
+) -> tuple[list[JavaObject], list[JavaObject]]:
+    """The conditions of filters from `leaf` up to `node` and the aliases of projections, over the columns of `leaf`."""
+    if node.fastEquals(leaf) or kind_of(node) not in _PASSING:
+        return [], []
+    conditions, aliases = _conditions_and_aliases(catalyst, child_of(node), leaf)
+    if kind_of(node) == "Filter" and kind_of(child_of(node)) != "Expand":  # that one assigns rows to hopping windows
+        conditions = [*conditions, catalyst.substitute(node.condition(), aliases)]
+    if kind_of(node) == "Project":
+        columns = [column for column in items(node.projectList()) if kind_of(column) == "Alias"]
+        values = [catalyst.substitute(column.child(), aliases) for column in columns]
+        pairs = zip(values, columns, strict=True)
+        aliases = [*aliases, *(catalyst.alias(value, str(column.name()), column) for value, column in pairs)]
+    return conditions, aliases
+
+
+def _if(catalyst: Catalyst, condition: JavaObject, value: JavaObject) -> JavaObject:
+    """The value where the condition is met, and NULL elsewhere, where it may raise."""
+    if kind_of(condition) == "Literal":
+        return value
+    return catalyst.make("If", condition, value, catalyst.make("Literal", None, value.dataType()))
 
 
 def _with_lower_aliases(
@@ -104,6 +141,7 @@ def _with_lower_aliases(
     """The plan that reads columns of its projections, such as keys of grouping sets, from `leaf`; and their aliases."""
     if node.fastEquals(leaf) or kind_of(node) not in _PASSING:
         return node, []
+    where = _where(catalyst, child_of(node), leaf)
     below, aliases = _with_lower_aliases(catalyst, child_of(node), leaf, emitted)
     node = catalyst.rebuilt(node, [below])
     if kind_of(node) != "Project":
@@ -112,13 +150,13 @@ def _with_lower_aliases(
     for place, column in enumerate(columns):
         if kind_of(column) == "Alias" and type_of(column) not in EVENT_TIME_TYPES:
             value = catalyst.substitute(column.child(), lower)
-            if _reads_only(value, emitted):
-                aliases.append(catalyst.alias(value, str(column.name()), column))
+            if _can_move_below(value, emitted):
+                aliases.append(catalyst.alias(_if(catalyst, where, value), str(column.name()), column))
                 columns[place] = column.toAttribute()
     return logical(catalyst, "Project", columns, below), aliases
 
 
-def _reads_only(expression: JavaObject, emitted: Collection[int]) -> bool:
+def _can_move_below(expression: JavaObject, emitted: Collection[int]) -> bool:
     """Whether an expression is more than a column, and reads columns, all of which the step below emits."""
     return kind_of(expression) not in _PLAIN and bool(references(expression)) and _is_known(expression, emitted)
 
@@ -128,15 +166,14 @@ def _is_known(expression: JavaObject, emitted: Collection[int]) -> bool:
 
 
 def _guarded(catalyst: Catalyst, expression: JavaObject, emitted: Collection[int]) -> JavaObject:
-    """The expression in which arguments beside a FILTER are NULL where it is not met, as they may raise there."""
+    """Replace each argument `x` beside FILTER `f` by `IF(f, x, NULL)`, because `x` may raise where `f` is false."""
     parts = [_guarded(catalyst, part, emitted) for part in children(expression)]
     condition = optional(expression.filter()) if kind_of(expression) == "AggregateExpression" else None
     if condition is None or not _is_known(condition, emitted):
         return catalyst.rebuilt(expression, parts)
 
     def guarded(part: JavaObject) -> JavaObject:
-        null = catalyst.make("Literal", None, part.dataType())
-        return catalyst.make("If", condition, part, null) if _reads_only(part, emitted) else part
+        return _if(catalyst, condition, part) if _can_move_below(part, emitted) else part
 
     return catalyst.rebuilt(expression, [_with_arguments(catalyst, parts[0], guarded), *parts[1:]])
 
