@@ -30,7 +30,7 @@ from workload import LARGE, Size, transactions, windows
 
 from kit.servers.redis_servers import RedisServer
 from millpond import Pond, spark_session
-from millpond.control.wiring.reader import read_truth
+from millpond.control.wiring.pond_reader import read_truth
 from millpond.control.wiring.stores_and_followers import open_store
 from millpond.errors import StoreError
 from millpond.model.endpoints import Sink

@@ -176,7 +176,7 @@ def compile_file(
     `millpond.testing` reads the compiled file and needs neither Spark nor Java.
     """
     from millpond.control.pond.compile import compile_to
-    from millpond.model.compiled import read_if_of, stale
+    from millpond.model.compiled_pond import read_if_of, stale
 
     text = _read(file)
     path = file.with_suffix(".json") if output is None else output
@@ -211,7 +211,7 @@ def lookup(
     Reads the store of a pond, which may be running, or sends the request to a service (--url).
     """
     if checkpoint is not None and url is None:
-        from millpond.control.wiring.reader import look_up
+        from millpond.control.wiring.pond_reader import look_up
 
         served = look_up(checkpoint, query, key, store)
         as_of, document = served.n, served.document
@@ -245,7 +245,7 @@ def why(
     from millpond.control.diagnose.causes import explain_why
     from millpond.control.diagnose.facts import find_facts
     from millpond.control.diagnose.why_report import draw
-    from millpond.control.wiring.reader import read_truth
+    from millpond.control.wiring.pond_reader import read_truth
 
     found = explain_why(find_facts(*read_truth(checkpoint or only_pond()), query))
     typer.echo(msgspec.json.encode(found).decode() if as_json else draw(found, columns()), nl=as_json)

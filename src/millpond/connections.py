@@ -210,13 +210,13 @@ def offered(name: str | None, kind: str, environ: Mapping[str, str] | None = Non
 
     Raises:
         SetupError: the connection does not exist, or the file cannot be read.
-        QueryRefused: such queries may not use it, or no connection is named, of none or several.
+        QueryRefused: such queries may not use it, or no name is given and not exactly one is offered.
     """
     if name is None:
         offers = _offers(kind, environ)
         if len(offers) != 1:
             raise QueryRefused(
-                f"No connection is named; the operator offers {', '.join(sorted(offers)) or 'none of this kind'}.",
+                f"No connection is named. The operator offers {', '.join(sorted(offers)) or 'none of this kind'}.",
                 "Name one of them." if offers else 'Ask the operator: `"remote": true` in its entry offers one.',
             )
         (name,) = offers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kit.judges.stored_bytes import FORMATS, stored_bytes
 from millpond.model import spec
-from millpond.model.compiled import Compiled, digest, from_json, to_json
+from millpond.model.compiled_pond import Compiled, digest, from_json, to_json
 
 FOLDER = FORMATS / "v1"
 

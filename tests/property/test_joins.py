@@ -19,7 +19,7 @@ from kit.naive.expressions import Raised
 from kit.naive.queries import join as naive_join
 from millpond.control.diagnose.causes import explain_why
 from millpond.control.diagnose.facts import find_facts
-from millpond.control.wiring.reader import read_truth
+from millpond.control.wiring.pond_reader import read_truth
 from millpond.errors import ChangeRefused, QueryTypeError, UnsupportedQuery
 from millpond.kernels.columns import from_arrow
 from millpond.kernels.evaluate import Evaluator

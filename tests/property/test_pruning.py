@@ -15,7 +15,7 @@ from millpond.control.commands.autoscale import Autoscaler
 from millpond.control.diagnose.cost_report import measure
 from millpond.control.diagnose.facts import find_facts
 from millpond.control.pond.move import RowMover
-from millpond.control.wiring.reader import read_truth
+from millpond.control.wiring.pond_reader import read_truth
 from millpond.control.wiring.truth import Truth
 from millpond.errors import CorruptError
 from millpond.followers.prune import PruneFollower

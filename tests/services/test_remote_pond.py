@@ -18,7 +18,7 @@ from kit.servers.hdfs_server import HdfsServer
 from kit.servers.s3_server import S3Server
 from millpond import Pond
 from millpond.control.wiring import stores_and_followers
-from millpond.control.wiring.reader import read_truth
+from millpond.control.wiring.pond_reader import read_truth
 from millpond.control.wiring.stores_and_followers import follow
 from millpond.errors import FencedError
 from millpond.log.locations.hdfs import hdfs_objects

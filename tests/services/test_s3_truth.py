@@ -9,7 +9,7 @@ import pytest
 from kit.servers.s3_server import S3Server
 from millpond.clock import lap_us
 from millpond.control.commands.doctor import Target, check_place
-from millpond.control.wiring.reader import read_truth
+from millpond.control.wiring.pond_reader import read_truth
 from millpond.control.wiring.stores_and_followers import new_writer
 from millpond.control.wiring.truth import open_truth
 from millpond.errors import CorruptError, ForeignPondError, PlaceError

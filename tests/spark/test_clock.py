@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from kit.inputs.one_stream import front_end
 from millpond import Pond
-from millpond.control.wiring.reader import read_truth
+from millpond.control.wiring.pond_reader import read_truth
 from millpond.log.records import EpochRecord, decode
 from millpond.model.expressions import Call, Parameter
 from millpond.model.query import Query

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from millpond import Pond
 from millpond.control.pond.compile import compile_text
-from millpond.model.compiled import from_json, to_json
+from millpond.model.compiled_pond import from_json, to_json
 from millpond.model.endpoints import Source
 from millpond.testing import Trial, assert_same_rows
 from millpond.version import VERSION

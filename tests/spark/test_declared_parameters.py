@@ -16,7 +16,7 @@ from millpond.control.pond.compile import compile_text
 from millpond.errors import ChangeRefused, QueryRefused, QuerySyntaxError, QueryTypeError, UnsupportedQuery
 from millpond.model.expressions import plain_of
 from millpond.service.api.serve_options import Options
-from millpond.service.server.process import Web, serve
+from millpond.service.server.serve_process import Web, serve
 from millpond.spark.frontend.statements import parse_file
 
 pytestmark = pytest.mark.spark

@@ -70,7 +70,7 @@ def test_an_unknown_function_is_told_the_nearest(spark: SparkSession) -> None:
 def test_an_unknown_stream_is_told_the_nearest(spark: SparkSession) -> None:
     with pytest.raises(QueryTypeError, match=r"no stream othr at line 1, column 15 \(`othr`\)\. Did you mean: other\?"):
         gate(spark, "SELECT a FROM othr", RELATIONS)
-    with pytest.raises(QueryTypeError, match=r"Did you mean: none is declared\? The stream of a DataFrame has no name"):
+    with pytest.raises(QueryTypeError, match=r"No stream is declared\. The stream of a DataFrame has no name"):
         gate(spark, "SELECT a FROM clicks", frozenset(["stream_2d933771"]))
 
 
@@ -81,5 +81,5 @@ def test_a_cte_is_known_only_where_it_is_in_scope(spark: SparkSession) -> None:
 
 
 def test_nothing_known_is_refused_for_reasons_of_its_own(spark: SparkSession) -> None:
-    with pytest.raises(MillpondError, match="none is declared"):
+    with pytest.raises(MillpondError, match="No stream is declared"):
         gate(spark, "SELECT a FROM tx", [])

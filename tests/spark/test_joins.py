@@ -16,7 +16,7 @@ from millpond import Pond
 from millpond.control.diagnose.causes import explain_why
 from millpond.control.diagnose.facts import find_facts
 from millpond.control.diagnose.why_report import draw
-from millpond.control.wiring.reader import read_truth
+from millpond.control.wiring.pond_reader import read_truth
 from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Source
 from millpond.model.expressions import Column, call, literal

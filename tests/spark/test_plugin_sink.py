@@ -14,7 +14,7 @@ from kit.inputs.plugin_packages import install_plugin
 from millpond import Pond
 from millpond.control.diagnose.causes import explain_why
 from millpond.control.diagnose.facts import find_facts
-from millpond.control.wiring.reader import read_truth
+from millpond.control.wiring.pond_reader import read_truth
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Sink
 from millpond.spark.frontend.statements import parse_file

@@ -26,7 +26,7 @@ from kit.servers.servers import until
 from millpond import Pond
 from millpond.control.wiring.bucket_map import placement_text, read_placement
 from millpond.control.wiring.latest_rows import ServedRows
-from millpond.control.wiring.reader import look_up
+from millpond.control.wiring.pond_reader import look_up
 from millpond.errors import ChangeRefused, ForeignPondError, PlaceError
 from millpond.followers.view.view import Served
 from millpond.placement.alignment import Placement

@@ -98,13 +98,13 @@ class Service:
 SHORT_TIMES = """
 import pathlib, threading, time
 from millpond.control.stall_limits import STALLED_SECONDS
-from millpond.service.server import leader_progress, process, supervisor
+from millpond.service.server import leader_progress, serve_process, supervisor
 
 def shorten():
     while not pathlib.Path("short_times").exists():
         time.sleep(0.1)
     leader_progress.IDLE_SECONDS, supervisor.RESTART_SECONDS = 6.0, 4
-    process.TAKE_OVER_SECONDS = 15.0 - STALLED_SECONDS  # a step may take 15 s
+    serve_process.TAKE_OVER_SECONDS = 15.0 - STALLED_SECONDS  # a step may take 15 s
 
 if pathlib.Path("short_times").exists():
     shorten()

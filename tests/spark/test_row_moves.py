@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from tests.spark.test_changes import SPEND, Actions, make_input, stream
 
 from millpond import LatestRows, Pond
-from millpond.control.wiring.reader import look_up
+from millpond.control.wiring.pond_reader import look_up
 from millpond.errors import ChangeRefused
 from millpond.testing.compare import rows_of
 

@@ -19,8 +19,8 @@ from kit.judges.interpreted import interpreted_table
 from millpond import Pond
 from millpond.kernels.columns import as_attempted, from_arrow
 from millpond.kernels.evaluate import Evaluator
+from millpond.kernels.portable_regex import extracting
 from millpond.kernels.scalar_functions import Uncovered
-from millpond.kernels.shared_regex import extracting
 from millpond.model.expressions import Call, Column, literal
 from millpond.spark.catalyst.private_names import Catalyst, analysed, items
 from millpond.spark.reading.arrow_expressions import in_arrow

@@ -31,7 +31,7 @@ from millpond.service.api.client import Client
 from millpond.service.api.messages import Changed, Priced
 from millpond.service.api.serve_options import Options
 from millpond.service.api.service_files import Places
-from millpond.service.server.process import Web, serve
+from millpond.service.server.serve_process import Web, serve
 from millpond.service.server.warm_up import run_small_pond
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

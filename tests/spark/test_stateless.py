@@ -13,7 +13,7 @@ from millpond.control.diagnose.causes import explain_why
 from millpond.control.diagnose.cost_report import measure, measured_text
 from millpond.control.diagnose.facts import find_facts
 from millpond.control.diagnose.why_report import draw
-from millpond.control.wiring.reader import look_up, read_truth
+from millpond.control.wiring.pond_reader import look_up, read_truth
 from millpond.errors import ForeignPondError, StoreError, UnsupportedQuery
 from millpond.log.records import EpochRecord, decode
 from millpond.model.selection import Selection

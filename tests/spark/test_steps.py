@@ -21,7 +21,7 @@ from kit.judges.interpreted import interpreted_table
 from kit.judges.recorded import RecordedAnswers
 from millpond import Pond
 from millpond.control.diagnose.facts import find_facts
-from millpond.control.wiring.reader import read_truth
+from millpond.control.wiring.pond_reader import read_truth
 from millpond.errors import ChangeRefused, MillpondError
 from millpond.model.endpoints import Sink, Source
 from millpond.model.query import Query

@@ -24,7 +24,7 @@ from kit.servers.hdfs_server import HdfsServer
 from kit.servers.process_tree import children
 from kit.servers.servers import JAVA_FLAGS, archived_class_path, archived_flags, maps_archive, until
 from kit.servers.yarn_server import YarnServer
-from millpond.control.wiring.reader import read_truth
+from millpond.control.wiring.pond_reader import read_truth
 from millpond.errors import ForeignPondError, NotServingError
 from millpond.log.locations.address import Address, address_of
 from millpond.service.api.client import Client

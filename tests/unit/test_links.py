@@ -10,13 +10,13 @@ from typing import NamedTuple
 import pytest
 
 from millpond import local_path
-from millpond.control.wiring.reader import read_truth
+from millpond.control.wiring.pond_reader import read_truth
 from millpond.control.wiring.truth import open_truth
 from millpond.errors import MillpondError
 from millpond.followers.cursors import CursorFile
 from millpond.log.cursor import Cursor
 from millpond.service.api.service_files import Leader, Places
-from millpond.service.server.leadership import Hint
+from millpond.service.server.leadership import LeadershipHints
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.ports.files import Files
 
@@ -49,7 +49,7 @@ REFUSED: dict[str, Callable[[Path], object]] = {
         "delta/00000000000000000001/0-a.arrow", [b"rows"]
     ),
     "view/rows.lmdb-lock": opened,
-    "service/lock": lambda pond: Hint(Places(pond), Leader("", 0, "")).gone(),
+    "service/lock": lambda pond: LeadershipHints(Places(pond), Leader("", 0, "")).try_take_over(),
     "service/token": lambda pond: Places(pond).secret({}),
 }
 

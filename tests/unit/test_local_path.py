@@ -12,7 +12,7 @@ from millpond.cli import app
 from millpond.connections import connection
 from millpond.control.pond.function_file import declared_functions
 from millpond.control.wiring.latest_rows import LatestRows
-from millpond.control.wiring.reader import read_truth
+from millpond.control.wiring.pond_reader import read_truth
 from millpond.control.wiring.stores_and_followers import checked_store
 from millpond.control.wiring.truth import open_truth
 from millpond.errors import PlaceError

@@ -75,11 +75,11 @@ def needed(policy: Policy, observed: Observed, target: float) -> int:
     """
     useful = sum(observed.useful_us)
     if not (observed.rows and useful and observed.wall_us):
-        return policy.least
+        return policy.min_instances
     arriving = observed.rows / observed.wall_us
     of_one = observed.rows / useful  # rows per µs of useful time: the true processing rate
     wanted = ceil(round(arriving / (of_one * target), 9))
-    return min(max(wanted, policy.least), policy.most)
+    return min(max(wanted, policy.min_instances), policy.max_instances)
 
 
 def decide(policy: Policy, memory: Memory, observed: Observed) -> tuple[Decision, Memory]:
@@ -94,18 +94,18 @@ def decide(policy: Policy, memory: Memory, observed: Observed) -> tuple[Decision
     same_way = all((one > current) == (proposed > current) for one in memory.proposed)
     streak = () if proposed == current else (*(memory.proposed if same_way else ()), proposed)
     uneven = memory.uneven + 1 if current > 1 and observed.skew > policy.skew else 0
-    next_memory = Memory(streak[-policy.steady :], uneven, memory.changed_us)
+    next_memory = Memory(streak[-policy.agreeing_observations :], uneven, memory.changed_us)
     stay = Decision(current, False, f"{rate}: {current} {'is' if current == 1 else 'are'} right")
-    if memory.changed_us is not None and observed.at_us < memory.changed_us + policy.rest_us:
+    if memory.changed_us is not None and observed.at_us < memory.changed_us + policy.cooldown_us:
         return Decision(current, False, f"{rate}; it waits after a change"), Memory((), 0, memory.changed_us)
-    if len(streak) >= policy.steady:
+    if len(streak) >= policy.agreeing_observations:
         chosen = min(next_memory.proposed) if proposed > current else max(next_memory.proposed)
         return Decision(chosen, False, f"{rate}: from {current} to {_counted(chosen)}"), Memory((), 0, observed.at_us)
     if streak:
         return Decision(current, False, f"{rate}: {_counted(proposed)} if this continues"), next_memory
     if uneven:
         why = f"the busiest instance folds {observed.skew:.2f} times as long as the mean"
-        if uneven >= policy.steady:
+        if uneven >= policy.agreeing_observations:
             return Decision(current, True, f"{why}: it hands over its busiest buckets"), Memory((), 0, observed.at_us)
         return Decision(current, False, f"{why}: buckets move if this continues"), next_memory
     return stay, next_memory

@@ -8,18 +8,18 @@ import msgspec
 class Policy(msgspec.Struct, frozen=True):
     """When to change the number of instances, or to balance buckets.
 
-    `target`: the part of the time in which an instance should fold, 0 … 1. `least` and `most`: bounds of the number of
-    instances. `steady`: how many observations in a row must agree. `rest_us`: how long nothing changes after a change.
+    `target`: the part of the time in which an instance should fold, 0 … 1. `agreeing_observations`: how many
+    observations in a row must agree. `cooldown_us`: how long nothing changes after a change.
     `slack`: fewer instances are used only if they stay below this part of the target. `skew`: the allowed load of the
     busiest instance, as a multiple of the mean. `shards`: the least and the most shards of the store, which follow the
     number of instances; None: shards stay.
     """
 
     target: float = 0.5
-    least: int = 1
-    most: int = 8
-    steady: int = 3
-    rest_us: int = 60_000_000
+    min_instances: int = 1
+    max_instances: int = 8
+    agreeing_observations: int = 3
+    cooldown_us: int = 60_000_000
     slack: float = 0.8
     skew: float = 1.25
     shards: tuple[int, int] | None = None

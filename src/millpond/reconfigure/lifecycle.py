@@ -63,10 +63,10 @@ _READ = {
     PAUSED: "Resume that first.",
     SHADOWED: "Discard its shadow first.",
     PROMOTED: "Discard its shadow first, which is the previous version.",
-    HALTED: "Drop that first; it can be added again, changed as its reason says.",
+    HALTED: "Drop that first; correct what the reason names before you add it again.",
 }
 _DEFAULT = {
-    HALTED: "Drop it; it can be added again, changed as its reason says.",
+    HALTED: "Drop it; correct what the reason names before you add it again.",
     SHADOWED: "Promote the shadow if it is the better version, then discard the other one.",
     PROMOTED: "Roll back if the previous version was the better one, then discard the other one.",
 }

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from millpond.errors import CorruptError, PlaceError, QueryTypeError, SetupError, SourceError, from_text
-from millpond.model.compiled import Compiled, digest, from_json, read_if_of, stale
+from millpond.model.compiled_pond import Compiled, digest, from_json, read_if_of, stale
 from millpond.version import VERSION
 
 

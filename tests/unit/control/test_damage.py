@@ -29,7 +29,7 @@ from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.port import Log
 from millpond.log.records import decode
 from millpond.model.aggregates import Aggregate
-from millpond.model.compiled import read_if_of
+from millpond.model.compiled_pond import read_if_of
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query

@@ -12,7 +12,7 @@ from kit.naive.placement import naive_balance
 from millpond.placement.autoscale import Memory, Observed, balanced, decide, needed
 from millpond.placement.autoscale_policy import Policy
 
-POLICY = Policy(target=0.5, most=8, steady=3, rest_us=10)
+POLICY = Policy(target=0.5, max_instances=8, agreeing_observations=3, cooldown_us=10)
 SECOND = 1_000_000
 
 
@@ -40,17 +40,18 @@ def test_an_even_load_is_met_once_and_then_nothing_changes(load: float, instance
     changes = [(old, new) for old, new in zip([instances, *counts], counts, strict=False) if old != new]
     assert len(changes) <= 1
     last = seen(0, load, counts[-1])
-    assert last.utilisation <= POLICY.target + 1e-3 or counts[-1] == POLICY.most
+    assert last.utilisation <= POLICY.target + 1e-3 or counts[-1] == POLICY.max_instances
     fewer = needed(POLICY, last, POLICY.target * POLICY.slack)
     assert fewer >= counts[-1], "fewer would not leave room"
-    assert counts[: POLICY.steady - 1] == [instances] * (POLICY.steady - 1), "one look is none"
+    first = POLICY.agreeing_observations - 1
+    assert counts[:first] == [instances] * first, "one look is none"
 
 
 @given(st.lists(st.sampled_from([0.9, 1.6]), min_size=20, max_size=60), st.integers(1, 8))
 def test_a_load_that_goes_up_and_down_does_not_make_it_flap(loads: list[float], instances: int) -> None:
     counts = played(loads, instances)
     changed = [i for i, (old, new) in enumerate(zip([instances, *counts], counts, strict=False)) if old != new]
-    assert all(after - before >= POLICY.rest_us for before, after in pairwise(changed))
+    assert all(after - before >= POLICY.cooldown_us for before, after in pairwise(changed))
     for place in changed:
         before = instances if not place else counts[place - 1]
         asked = [needed(POLICY, seen(0, load, before), POLICY.target) for load in loads[place - 2 : place + 1]]

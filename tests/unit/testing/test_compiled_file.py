@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from millpond.errors import CorruptError, QuerySyntaxError, QueryTypeError, StaleError
-from millpond.model.compiled import from_json, to_json
+from millpond.model.compiled_pond import from_json, to_json
 from millpond.testing.compiled_file import load_compiled
 from millpond.version import VERSION
 
@@ -104,7 +104,7 @@ def test_where_spark_does_not_start_the_error_says_what_to_run(desk: Desk, said:
     desk.play(f"echo '{said}' >&2; exit 1")
     with pytest.raises(StaleError) as caught:
         load_compiled(desk.sql)
-    assert str(caught.value).startswith(f"[MP-STALE] {desk.beside} is not compiled from {desk.sql} as it is now")
+    assert str(caught.value).startswith(f"[MP-STALE] {desk.beside} is out of date with {desk.sql}, which cannot be")
     assert said in str(caught.value)
     assert f"`millpond compile {desk.sql} -o {desk.beside}`" in str(caught.value)
 

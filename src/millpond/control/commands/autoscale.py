@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from millpond.control.wiring.reader import newest_records, read_truth
+from millpond.control.wiring.pond_reader import newest_records, read_truth
 from millpond.errors import ForeignPondError, MillpondError
 from millpond.log.locations.address import Address, Given
 from millpond.log.manifest import Manifest
@@ -146,7 +146,7 @@ def advice(folder: Given, policy: Policy) -> Advice:
     if load is None:
         raise ForeignPondError(f"The pond in {folder} has not run long enough.", "Let it run for some epochs more.")
     memory, decision = Memory(), Decision(load.instances, False, "")
-    for _ in range(policy.steady):
+    for _ in range(policy.agreeing_observations):
         decision, memory = decide(policy, memory, load)
     owners = truth.sections(lambda now: better_owners(spec, now, truth.files(), policy) if decision.balance else None)
     before = requested_map_in(spec, truth.manifest).owners

@@ -24,7 +24,7 @@ from rich.console import Console
 
 from millpond.clock import Clock, lap_us
 from millpond.connections import is_loopback, unencrypted
-from millpond.control.wiring.reader import read_truth
+from millpond.control.wiring.pond_reader import read_truth
 from millpond.control.wiring.stores_and_followers import network_store, open_in_context, open_rows
 from millpond.control.wiring.truth import holds_pond, holds_something, host_cache
 from millpond.errors import MillpondError, PlaceError

@@ -21,7 +21,7 @@ from millpond.control.pond.pond import Pond
 from millpond.control.pond.problems import LOGGER, Problem, stopped_early
 from millpond.control.pond.report import QUERY
 from millpond.control.stall_limits import STALLED_SECONDS
-from millpond.control.wiring.reader import read_truth
+from millpond.control.wiring.pond_reader import read_truth
 from millpond.control.wiring.stores_and_followers import checked_store
 from millpond.errors import ForeignPondError, MillpondError
 from millpond.gc_freeze import pass_by_what_is_loaded

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from millpond.control.diagnose.why_report import bar
-from millpond.control.wiring.reader import newest_records, read_truth
+from millpond.control.wiring.pond_reader import newest_records, read_truth
 from millpond.control.wiring.truth import Truth
 from millpond.log.locations.address import Given
 from millpond.log.records import EpochRecord

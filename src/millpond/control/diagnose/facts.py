@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from millpond.control.wiring.reader import newest_records
+from millpond.control.wiring.pond_reader import newest_records
 from millpond.control.wiring.truth import Truth
 from millpond.errors import QueryTypeError
 from millpond.followers.runner import FollowerStatus

@@ -14,7 +14,7 @@ from millpond.control.wiring.latest_rows import own_tables
 from millpond.errors import CorruptError, PlaceError, UnsupportedQuery
 from millpond.local_path import local_path
 from millpond.log.locations.local_folder import LocalFolder
-from millpond.model.compiled import Compiled, digest, from_json, to_json
+from millpond.model.compiled_pond import Compiled, digest, from_json, to_json
 from millpond.model.endpoints import Source
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec

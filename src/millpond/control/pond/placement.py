@@ -8,7 +8,7 @@ from millpond.control.pond.lifetime import Lifetime
 from millpond.control.pond.report import Reports
 from millpond.control.pond.request_change import ChangeRequests, named
 from millpond.control.wiring.bucket_map import placed_now, unserved
-from millpond.control.wiring.reader import read_truth
+from millpond.control.wiring.pond_reader import read_truth
 from millpond.control.wiring.stores_and_followers import checked_store
 from millpond.errors import ChangeRefused
 from millpond.placement.alignment import Owners, Placement

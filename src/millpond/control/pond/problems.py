@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from millpond.control.pond.event_totals import EventTotals, QueryCounts
-from millpond.control.wiring.reader import RECORDS_READ, newest_records
+from millpond.control.wiring.pond_reader import RECORDS_READ, newest_records
 from millpond.errors import EmptyInputError, IncompleteError, from_text
 from millpond.log.manifest import Manifest
 from millpond.log.port import Log

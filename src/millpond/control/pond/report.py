@@ -14,7 +14,7 @@ from millpond.control.pond.declare import Declarations
 from millpond.control.pond.event_totals import EventTotals, QueryCounts
 from millpond.control.pond.lifetime import OpenPond
 from millpond.control.pond.problems import LOGGER, Problem, Problems, losses, quarantined, quarantined_in, unread
-from millpond.control.wiring.reader import read_truth
+from millpond.control.wiring.pond_reader import read_truth
 from millpond.followers.runner import FollowerStatus
 from millpond.log.locations.address import Address
 from millpond.model.endpoints import READ

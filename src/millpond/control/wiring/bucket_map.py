@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millpond.clock import utc
-from millpond.control.wiring.reader import read_truth
+from millpond.control.wiring.pond_reader import read_truth
 from millpond.control.wiring.stores_and_followers import open_rows
 from millpond.control.wiring.truth import Truth
 from millpond.errors import StoreError

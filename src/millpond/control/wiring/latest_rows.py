@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from millpond.control.wiring.reader import check_current, read_truth, served_query
+from millpond.control.wiring.pond_reader import check_current, read_truth, served_query
 from millpond.control.wiring.stores_and_followers import keyed_rows, open_rows
 from millpond.errors import QueryTypeError, StoreError
 from millpond.followers.view.documents import decoded, served_columns

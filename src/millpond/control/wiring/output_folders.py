@@ -6,7 +6,7 @@ from functools import cached_property
 
 import msgspec
 
-from millpond.control.wiring.reader import read_truth
+from millpond.control.wiring.pond_reader import read_truth
 from millpond.errors import ForeignPondError, QueryTypeError
 from millpond.followers.sinks.kinds import sink_kind
 from millpond.log.locations.address import Address

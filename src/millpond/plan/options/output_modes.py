@@ -1,5 +1,7 @@
-"""Output modes: when rows are emitted and whether they change later: `final`, `update`, or final with corrections; and
-by which rule events are late."""
+"""Output modes: when rows are emitted, whether they change later, and by which rule events are late.
+
+The modes are `final`, `update`, and final with corrections.
+"""
 
 from __future__ import annotations
 

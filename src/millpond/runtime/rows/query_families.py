@@ -1,6 +1,4 @@
-"""Query families: queries that differ only in their filters share the computation of results
-(the aggregates of each window and key) and rows (the query's output).
-"""
+"""Shares the computation of aggregates and rows among queries that differ only in their filters: query families."""
 
 from __future__ import annotations
 

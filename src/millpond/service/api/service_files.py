@@ -195,7 +195,7 @@ class BucketPlaces(Places):
     Whoever can read the bucket could read the token, and change the pond with it. There is no lock either: a standby
     may be on another host, so it waits for the leader's number only.
 
-    `patience`: see `Hint`; the number is read, and a request to the store may take, a fifth of it at most.
+    `patience`: see `LeadershipHints`; the number is read, and a request to the store may take, a fifth of it at most.
     """
 
     def __init__(self, address: Address, clock: Clock = lap_us, patience: float | None = None) -> None:

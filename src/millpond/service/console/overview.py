@@ -29,7 +29,7 @@ def show_overview(readings: Readings) -> None:
         rates: deque[float] = deque(maxlen=_POINTS)
         chart = ui.echart(_chart()).classes("w-full h-48").props('role="img" aria-label="Events per second"')
         problems = ui.column().classes("w-full gap-1").props('role="status" aria-label="Problems"')
-        backlog = table("Sources", _BACKLOG, _BACKLOG[2:])
+        sources = table("Sources", _BACKLOG, _BACKLOG[2:])
         streams = table("Streams", ("stream", "source", "newest event time"))
         followers = table("Sinks and view", _FOLLOWERS, _FOLLOWERS[1:2])
         shares = table("Shards of served rows", _SHARES, _SHARES[:2] + _SHARES[3:])
@@ -45,7 +45,7 @@ def show_overview(readings: Readings) -> None:
             with problems:
                 for line in _problems(status):
                     ui.label(line).classes("text-red-700 dark:text-red-300")
-            backlog.rows = [row for source in status.sources for row in _backlog(source)]
+            sources.rows = [row for source in status.sources for row in _backlog(source)]
             streams.rows = [
                 {"stream": one.name, "source": one.source, "newest event time": utc(one.newest_us)}
                 for one in await readings.streams()

@@ -22,7 +22,7 @@ from millpond.log.locations.address import Given, address_of
 from millpond.service.postgres import program
 from millpond.service.postgres.program import Task
 from millpond.service.server.connection_limits import bound_socket
-from millpond.service.server.process import Web, check_web
+from millpond.service.server.serve_process import Web, check_web
 from millpond.version import install
 
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from millpond.control.wiring.reader import check_current
+from millpond.control.wiring.pond_reader import check_current
 from millpond.control.wiring.stores_and_followers import open_rows
 from millpond.control.wiring.truth import Truth
 from millpond.errors import BusyError, NotServingError, StoreError

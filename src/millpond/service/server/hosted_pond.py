@@ -18,7 +18,7 @@ from millpond.connections import offered, offered_target
 from millpond.control.commands.dead_letters import StreamLetters, replay, stream_letters
 from millpond.control.pond.pond import Pond
 from millpond.control.pond.report import QUERY
-from millpond.control.wiring.reader import key_columns, served_query
+from millpond.control.wiring.pond_reader import key_columns, served_query
 from millpond.errors import NotServingError, RequestError
 from millpond.followers.prune import PruneFollower
 from millpond.followers.sinks.kinds import KINDS, remote_names, sink_kind

@@ -30,8 +30,8 @@ PATIENCE_SECONDS = 10.0
 """A leader whose number does not change for this long is considered dead; its process may be suspended."""
 
 
-class Hint:
-    """The leadership hints of one process; `gone` is for a standby, `lead` and `leave` are for a leader."""
+class LeadershipHints:
+    """The leadership hints of one process; `try_take_over` is for a standby, `lead` and `leave` are for a leader."""
 
     def __init__(self, places: Places, me: Leader, patience: float = PATIENCE_SECONDS, clock: Clock = lap_us) -> None:
         self._places, self._me, self._patience, self._clock = places, me, patience, clock
@@ -45,8 +45,8 @@ class Hint:
         self._ended = threading.Event()
         self._beats: threading.Thread | None = None
 
-    def gone(self) -> bool:
-        """Whether no process seems to lead; call it often. If the lock is free, this takes it."""
+    def try_take_over(self) -> bool:
+        """Whether this process should claim, as no other seems to lead; call it often. Takes the lock if it is free."""
         if self._lock():
             if not self._wary:
                 return True

@@ -8,7 +8,7 @@ from itertools import islice
 
 import msgspec
 
-from millpond.control.wiring.reader import read_truth
+from millpond.control.wiring.pond_reader import read_truth
 from millpond.control.wiring.truth import Truth, holds_pond
 from millpond.errors import ForeignPondError
 from millpond.log.locations.address import Given, address_of

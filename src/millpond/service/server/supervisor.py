@@ -20,7 +20,7 @@ from millpond.errors import (
 )
 from millpond.service.api.messages import Failure, Role
 from millpond.service.server.leader_progress import EPOCH_SECONDS, Pulse
-from millpond.service.server.leadership import Hint
+from millpond.service.server.leadership import LeadershipHints
 from millpond.service.server.restart import RestartNeeded
 
 FIRST_DELAY = 0.5
@@ -70,9 +70,10 @@ class Supervisor:
     """
 
     def __init__(
-        self, make: Callable[[], Runs], begins: Callable[[Runs], bool], hint: Hint, say: Callable[[str], None],
-        ready: Callable[[], None], gone: Callable[[], MillpondError | None], clock: Clock = lap_us, restarts: int = 0,
-        epoch_seconds: float = EPOCH_SECONDS, warm_up: Callable[[], None] = lambda: None,
+        self, make: Callable[[], Runs], begins: Callable[[Runs], bool], hint: LeadershipHints,
+        say: Callable[[str], None], ready: Callable[[], None], gone: Callable[[], MillpondError | None],
+        clock: Clock = lap_us, restarts: int = 0, epoch_seconds: float = EPOCH_SECONDS,
+        warm_up: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self._make, self._begins, self._hint, self._ready, self._warm_up = make, begins, hint, ready, warm_up
         self._say, self._gone, self._clock = say, gone, clock
@@ -206,14 +207,14 @@ class Supervisor:
         raise NotServingError(f"This service is {self.role}.", f"Ask the leader{where}, or again in a moment.")
 
     def _stand_by(self) -> None:
-        if not self._hint.gone():
+        if not self._hint.try_take_over():
             self.role = "standby"
             leader = self._hint.leader()
             self._announce_ready()
             self._say(f"Standing by; {'another process' if leader is None else leader.url} leads.")
             if not self._led:
                 self._warm_up()
-            while not self._stopping.wait(LOOK_SECONDS) and not self._hint.gone():
+            while not self._stopping.wait(LOOK_SECONDS) and not self._hint.try_take_over():
                 self._hint.stand_by()
 
     def _lead(self, pond: Runs) -> None:

@@ -38,7 +38,7 @@ from millpond.version import install
 
 if TYPE_CHECKING:
     from millpond.service.api.client import Client
-    from millpond.service.server.process import OpenConsole
+    from millpond.service.server.serve_process import OpenConsole
 
 Folder = Annotated[
     Optional[Path],  # noqa: UP045 - typer evaluates it on Python 3.10
@@ -114,7 +114,7 @@ def run_service(
     """
     try:
         from millpond.service.postgres.endpoint import Endpoint
-        from millpond.service.server.process import Web, serve
+        from millpond.service.server.serve_process import Web, serve
     except ModuleNotFoundError as error:
         raise _missing(error) from error
     say = log_writer("millpond.service")

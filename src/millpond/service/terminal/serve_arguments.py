@@ -83,11 +83,12 @@ Patience = Annotated[float, _option("patience")]
 def policy_of(instances: str, target: float, shards: str | None = None) -> Policy:
     """The autoscaling policy for `LEAST-MOST` instances, a target, and `LEAST-MOST` shards (None: they stay).
 
-    >>> policy_of("2-8", 0.6).most, policy_of("4", 0.6, "1-3").shards
+    >>> policy_of("2-8", 0.6).max_instances, policy_of("4", 0.6, "1-3").shards
     (8, (1, 3))
     """
     least, most = _bounds(instances)
-    return Policy(target=target, least=least, most=most, shards=None if shards is None else _bounds(shards))
+    bounds = None if shards is None else _bounds(shards)
+    return Policy(target=target, min_instances=least, max_instances=most, shards=bounds)
 
 
 def _bounds(text: str) -> tuple[int, int]:

@@ -368,7 +368,7 @@ def own_endpoint(pond: Given, store: str, token: str) -> Iterator[SqlAddress]:
     """
     try:
         from millpond.service.postgres.endpoint import Endpoint as Listener
-        from millpond.service.server.process import Web
+        from millpond.service.server.serve_process import Web
     except ModuleNotFoundError as error:
         raise SetupError(f"The SQL shell needs more libraries: {error}.", f"Run `{install('serve')}`.") from error
     listener = Listener(pond, store, Web())

@@ -119,7 +119,7 @@ def change_text(done: Changed | Priced) -> str:
     >>> first = First(3_600_000_000, 7_200_000_000, 7_210_000_000)
     >>> print(change_text(Changed("add", "hourly", 7, 3_300_000_000, None, first)).replace("; ", ";\\n"))
     add hourly at record 7, complete from 1970-01-01 00:55:00Z;
-    first window 1970-01-01 01:00:00Z to 1970-01-01 02:00:00Z, its rows come at event time 1970-01-01 02:00:10Z
+    first window 1970-01-01 01:00:00Z to 1970-01-01 02:00:00Z, its rows are emitted at event time 1970-01-01 02:00:10Z
     >>> change_text(Changed("add", "top", 7, 4_000_000_000, None, first)).partition(";")[0]
     'add top at record 7'
     >>> change_text(Changed("param", "limt", 8, what="no query uses it; those in use are limit"))
@@ -127,23 +127,24 @@ def change_text(done: Changed | Priced) -> str:
     >>> change_text(Changed("add", "all", 7, what="/ponds/a/out/all"))
     'add all at record 7; rows go to /ponds/a/out/all'
     """
-    # of a text of several steps, the time is that of the last step's input, and can be within the first window
+    # If a text has several steps, `complete_from_us` is that of the last step and can be later than the first window's
+    # start. Then only the first window is stated.
     within = done.first is not None and done.first.start_us < (done.complete_from_us or done.first.start_us)
-    whole = "" if done.complete_from_us is None or within else f", complete from {utc(done.complete_from_us)}"
+    complete = "" if done.complete_from_us is None or within else f", complete from {utc(done.complete_from_us)}"
     if done.first is not None:
-        whole += (
-            f"; first window {utc(done.first.start_us)} to {utc(done.first.end_us)}, its rows come at event time "
-            f"{utc(done.first.due_us)}"
+        complete += (
+            f"; first window {utc(done.first.start_us)} to {utc(done.first.end_us)}, its rows are emitted at event "
+            f"time {utc(done.first.due_us)}"
         )
     if isinstance(done, Changed):
         where = "" if done.record is None else f" at record {done.record}"
         if done.kind == "add":
             rows = "" if done.what is None else f"; rows go to {done.what}"
-            return f"add {done.name}{where}{whole}{rows}"
+            return f"add {done.name}{where}{complete}{rows}"
         if done.kind == "param":
             return f"param {done.name}{where}{'' if done.what is None else f'; {done.what}'}"
         what = "" if done.what is None else f" to {done.what}" if done.kind == "scale" else f": {done.what}"
-        return f"{done.kind} {done.name}{what}{where}{whole}"
+        return f"{done.kind} {done.name}{what}{where}{complete}"
     again = ", the read is restarted" if done.rereads else ""
     freed = f", {done.freed_bytes:,} bytes are freed" if done.freed_bytes else ""
     moved = f", {done.moved_buckets:,} buckets with about {done.moved_bytes:,} bytes" if done.moved_buckets else ""
@@ -157,7 +158,7 @@ def change_text(done: Changed | Priced) -> str:
             f"; rows on {shards}: {done.slots_buckets:,} buckets "
             f"with about {done.slots_bytes:,} bytes move between them in the background"
         )
-    return f"{done.cost}{whole}{again}{freed}{moved}{since}{read}"
+    return f"{done.cost}{complete}{again}{freed}{moved}{since}{read}"
 
 
 def change_lines(done: Changed | Priced) -> list[str]:

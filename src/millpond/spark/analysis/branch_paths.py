@@ -55,7 +55,7 @@ class MappedRows(NamedTuple):
     prefix: str = "map"
 
 
-Met: TypeAlias = Partner | GeneratedRows | MappedRows | KeyedPartner
+JoinedRows: TypeAlias = Partner | GeneratedRows | MappedRows | KeyedPartner
 
 
 class BranchPath(NamedTuple):
@@ -68,12 +68,12 @@ class BranchPath(NamedTuple):
 
     leaf: JavaObject
     layers: list[list[JavaObject]]
-    joins: list[tuple[Met, JavaObject]]
+    joins: list[tuple[JoinedRows, JavaObject]]
     filters: list[JavaObject]
     names: dict[int, str]
 
 
-def names_of(leaf: JavaObject, joins: list[tuple[Met, JavaObject]]) -> dict[int, str]:
+def names_of(leaf: JavaObject, joins: list[tuple[JoinedRows, JavaObject]]) -> dict[int, str]:
     found = {column.id: column.name for column in attributes_of(leaf) if not column.hidden}
     for number, (met, _) in enumerate(joins, 1):
         found |= {id_of(column): f"{met.prefix}{number}.{name}" for name, column in named(met)}
@@ -81,7 +81,7 @@ def names_of(leaf: JavaObject, joins: list[tuple[Met, JavaObject]]) -> dict[int,
     return found
 
 
-def named(met: Met) -> list[tuple[str, JavaObject]]:
+def named(met: JoinedRows) -> list[tuple[str, JavaObject]]:
     return list(zip(met.names, met.attributes, strict=True))
 
 

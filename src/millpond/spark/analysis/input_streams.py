@@ -28,8 +28,8 @@ from millpond.spark.analysis.aggregation_input import InputPlan, Step, read_inpu
 from millpond.spark.analysis.branch_paths import (
     BranchPath,
     GeneratedRows,
+    JoinedRows,
     MappedRows,
-    Met,
     Partner,
     conditions_of,
     named,
@@ -264,7 +264,7 @@ class _Deriver:
         if kind_of(leaf) == MAPPED:
             batches, attributes = batches_in(leaf), outputs(leaf)
             mapped = MappedRows(batches, attributes, unique_names(attributes), self._catalyst.boolean("ran"))
-            joins: list[tuple[Met, JavaObject]] = [(mapped, None)]
+            joins: list[tuple[JoinedRows, JavaObject]] = [(mapped, None)]
             # This raises if the function raised, so such a row is dead.
             ran = self._catalyst.present(mapped.marker)
             return [BranchPath(leaf.child(), [], joins, [ran], names_of(leaf.child(), joins))]
@@ -294,7 +294,7 @@ class _Deriver:
         return named_stream(stream_of(path.leaf), self._streams)
 
     def _extended(
-        self, path: BranchPath, input_plan: InputPlan, partners: dict[int, Met], *, filtered: bool
+        self, path: BranchPath, input_plan: InputPlan, partners: dict[int, JoinedRows], *, filtered: bool
     ) -> BranchPath:
         """The path extended by the steps above it; `filtered`: the conditions of these steps are included."""
         joins, filters = list(path.joins), list(path.filters)
@@ -308,7 +308,7 @@ class _Deriver:
                 elif isinstance(partner, KeyedPartner):
                     joins.append((partner, self._lookup_keys(step, partner, layers)))
                     # if this raises, the event is dead
-                    filters += [self._catalyst.present(partner.attributes[-1])] if partner.lethal else []
+                    filters += [self._catalyst.present(partner.attributes[-1])] if partner.can_dead_letter else []
                 else:
                     parts = [self._met(part, partner, layers) for part in conditions_of(step)]
                     joins.append((partner, self._catalyst.every(parts)))
@@ -321,8 +321,8 @@ class _Deriver:
                 filters.append(resolved(self._catalyst, step.condition, layers))
         return BranchPath(path.leaf, input_plan.layers + path.layers, joins, filters, names_of(path.leaf, joins))
 
-    def _partners(self, input_plan: InputPlan) -> dict[int, Met]:
-        partners: dict[int, Met] = {}
+    def _partners(self, input_plan: InputPlan) -> dict[int, JoinedRows]:
+        partners: dict[int, JoinedRows] = {}
         for index, step in enumerate(input_plan.steps):
             if step.side is not None:
                 for part in conditions_of(step):
@@ -340,7 +340,7 @@ class _Deriver:
                 partners[index] = GeneratedRows(generator, attributes, names, marker, text=text)
         return partners
 
-    def _probes(self, step: Step, met: Met) -> list[JavaObject]:
+    def _probes(self, step: Step, met: JoinedRows) -> list[JavaObject]:
         """The expressions that decide whether an event has a partner or elements, and that may raise."""
         if isinstance(met, MappedRows):
             return []

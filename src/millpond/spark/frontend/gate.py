@@ -328,7 +328,10 @@ def _judge_relation(node: JavaObject, relations: frozenset[str]) -> str:
     if parts[0].lower() not in relations:
         named = sorted(name for name in relations if not _UNNAMED.fullmatch(name))
         near = difflib.get_close_matches(parts[0].lower(), named, 3, 0.5)
-        cure = f"Did you mean: {' or '.join(near) if near else ', '.join(named[:10]) or 'none is declared'}?"
+        if near:
+            cure = f"Did you mean: {' or '.join(near)}?"
+        else:
+            cure = f"Declared streams: {', '.join(named[:10])}." if named else "No stream is declared."
         if len(named) < len(relations):
             cure += " The stream of a DataFrame has no name in SQL: declare it with CREATE TABLE in `pond.load`."
         raise QueryTypeError(f"There is no stream {parts[0]} {_where(node)}.", cure)

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable
 
 from millpond.errors import QueryError
+from millpond.kernels.portable_regex import extracting, is_shared
 from millpond.kernels.scalar_functions import FORMATS, TRUNCATED
-from millpond.kernels.shared_regex import extracting, is_shared
 from millpond.model.expressions import Call, Column, Expression, Literal, literal
 from millpond.model.types import INTEGERS, is_float, is_known
 from millpond.spark.analysis.expressions import Translator

@@ -146,7 +146,7 @@ class Portion(NamedTuple):
     """A part of what `epochs` have read, as a batch. How the epoch of an event is found is as in `RereadEvents`:
 
     `files` maps the files in the column `FILE` to positions in `epochs`; `ends` has the end offsets of each epoch by
-    source partition. `share`: how much it is of all portions.
+    source partition. `share`: the part of all portions that it is, 0 … 1.
     """
 
     frame: DataFrame

@@ -23,12 +23,12 @@ def provide(spark: SparkSession, jars: Sequence[Path]) -> None:
     assert jvm is not None
     known = str(context.listJars())
     loader = jvm.Thread.currentThread().getContextClassLoader()
-    whole = str(loader.getClass().getName()).endswith(".MutableURLClassLoader")
+    accepts_jars = str(loader.getClass().getName()).endswith(".MutableURLClassLoader")
     for path in jars:
         if f"/{path.name}" in known:
             continue
         try:
-            if whole:
+            if accepts_jars:
                 # Not only in sessions, because the failures of executors are read by a thread that belongs to no
                 # session.
                 loader.addURL(jvm.java.net.URI(path.absolute().as_uri()).toURL())

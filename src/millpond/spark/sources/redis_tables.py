@@ -59,7 +59,7 @@ class KeyedPartner(NamedTuple):
     prefix: str = "join"
 
     @property
-    def lethal(self) -> bool:
+    def can_dead_letter(self) -> bool:
         """Whether a row of the table can make an event dead."""
         table = self.keyed.reader.table
         return "dead-letter" in (table.missing, table.wrong_type, table.vanished)

@@ -63,7 +63,8 @@ class Asked:
 
 
 def test_a_busy_pond_gets_instances_and_a_quiet_one_gives_them_back() -> None:
-    pond, scaler, at = Asked(), Autoscaler(Policy(steady=2, rest_us=5 * SECOND, most=6), every_us=SECOND), 0.0
+    policy = Policy(agreeing_observations=2, cooldown_us=5 * SECOND, max_instances=6)
+    pond, scaler, at = Asked(), Autoscaler(policy, every_us=SECOND), 0.0
     for load in [1.6] * 80 + [0.4] * 80:
         at += 0.25
         scaler.epoch(pond, epoch(at, [load * 0.25 / pond.instances] * pond.instances))
@@ -104,7 +105,8 @@ def test_a_spike_of_three_times_the_load_is_absorbed() -> None:
 
 
 def test_shards_follow_instances_as_far_as_there_are_servers() -> None:
-    pond, scaler, at = Asked(), Autoscaler(Policy(steady=2, rest_us=0, most=6, shards=(2, 8)), every_us=SECOND), 0.0
+    policy = Policy(agreeing_observations=2, cooldown_us=0, max_instances=6, shards=(2, 8))
+    pond, scaler, at = Asked(), Autoscaler(policy, every_us=SECOND), 0.0
     for load in [1.6] * 80 + [0.4] * 80:
         at += 0.25
         scaler.epoch(pond, epoch(at, [load * 0.25 / pond.instances] * pond.instances))
@@ -113,7 +115,7 @@ def test_shards_follow_instances_as_far_as_there_are_servers() -> None:
 
 
 def test_epochs_that_move_state_are_no_load() -> None:
-    pond, scaler = Asked(), Autoscaler(Policy(steady=1, rest_us=0, most=6), every_us=SECOND)
+    pond, scaler = Asked(), Autoscaler(Policy(agreeing_observations=1, cooldown_us=0, max_instances=6), every_us=SECOND)
     for i in range(40):
         scaler.epoch(pond, msgspec.structs.replace(epoch(0.25 * i, [0.2, 0.2]), map=i // 2))
     assert not pond.asked and scaler.last is None
@@ -149,7 +151,7 @@ def test_the_hottest_buckets_go_to_whoever_is_least_busy(tmp_path: Path) -> None
     scaled = Scaled(manifest.n, 2, runs_of((1, 0) * (BUCKETS // 2)))
     moving = msgspec.structs.replace(run.pond.spec, changed=ChangeEffects(scaled=(scaled,)))
     assert better_owners(moving, manifest, Files(tmp_path), Policy()) is None, "what moves is not balanced"
-    pond, scaler = Asked(tmp_path), Autoscaler(Policy(steady=1), every_us=SECOND)
+    pond, scaler = Asked(tmp_path), Autoscaler(Policy(agreeing_observations=1), every_us=SECOND)
     for at in range(3):
         scaler.epoch(pond, epoch(at * 1.5, [0.6, 0.1]))
     assert pond.asked and pond.asked[0][:3] == (better, 2, WHO)

@@ -26,7 +26,7 @@ from millpond.control.diagnose.facts import (
     newest_time,
 )
 from millpond.control.diagnose.why_report import Why, draw
-from millpond.control.wiring.reader import read_truth
+from millpond.control.wiring.pond_reader import read_truth
 from millpond.control.wiring.stores_and_followers import section_reader
 from millpond.errors import ForeignPondError, QueryTypeError
 from millpond.followers.record_rows import RowsReader

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from millpond.cli import app
 from millpond.control.pond.compile import compiled_of, write_compiled
 from millpond.errors import PlaceError, StaleError
-from millpond.model.compiled import digest, from_json, to_json
+from millpond.model.compiled_pond import digest, from_json, to_json
 from millpond.model.endpoints import Source
 from millpond.model.stream import Field, Stream
 

@@ -20,7 +20,7 @@ from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.service.postgres.endpoint import Endpoint
-from millpond.service.server.process import Web
+from millpond.service.server.serve_process import Web
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.ports.files import Files
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from millpond.control.wiring import reader
+from millpond.control.wiring import pond_reader
 from millpond.control.wiring.latest_rows import ServedRows
-from millpond.control.wiring.reader import look_up
+from millpond.control.wiring.pond_reader import look_up
 from millpond.errors import StoreError
 from millpond.reconfigure.changes import Pause, Resume
 from millpond.service.postgres import pond_tables
@@ -29,7 +29,7 @@ def test_queries_whose_names_differ_in_case_have_a_table_each(tmp_path: Path) ->
 
 
 def test_rows_of_an_abandoned_store_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(pond_reader, "_PAUSE_SECONDS", 0)
     pond = ServedPond(tmp_path, ("visits",))
     tables, visits = PondTables(tmp_path, "lmdb"), Table(PUBLIC, "visits")
     for _ in range(2):
@@ -60,7 +60,7 @@ def test_rows_of_an_abandoned_store_are_refused(tmp_path: Path, monkeypatch: pyt
 
 def test_changes_do_not_outdate_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pond may stop before its view has applied the newest changes, which contain no rows."""
-    monkeypatch.setattr(reader.time, "sleep", lambda _seconds: pytest.fail("the rows are current"))
+    monkeypatch.setattr(pond_reader.time, "sleep", lambda _seconds: pytest.fail("the rows are current"))
     pond = ServedPond(tmp_path, ("visits",))
     for _ in range(2):
         pond.epoch("/home")
@@ -80,7 +80,7 @@ def test_changes_do_not_outdate_rows(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [len(batch) for batch in ServedRows(tmp_path, "visits").read(0, 64)] == [1]
     pond.epoch("/home")
     pond.pond.change(Pause("visits"))
-    monkeypatch.setattr(reader.time, "sleep", lambda _seconds: None)
+    monkeypatch.setattr(pond_reader.time, "sleep", lambda _seconds: None)
     epoch = pond.pond.manifest.epoch_n
     with pytest.raises(StoreError, match=f"as of record {applied}, and the newest epoch of the pond is record {epoch}"):
         look_up(tmp_path, "visits", ["/home"])

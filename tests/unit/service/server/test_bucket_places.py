@@ -11,7 +11,7 @@ from millpond.log.locations.address import address_of
 from millpond.log.locations.object_store import StoreObjects
 from millpond.log.locations.objects import Objects
 from millpond.service.api.service_files import TOKEN_VARIABLE, BucketPlaces, Leader, places_of
-from millpond.service.server.leadership import Hint
+from millpond.service.server.leadership import LeadershipHints
 
 POND = "s3://bucket/pond"
 
@@ -34,8 +34,8 @@ class World:
     def places(self) -> BucketPlaces:
         return BucketPlaces(address_of(POND), lambda: self.us)
 
-    def hint(self, token: str) -> Hint:
-        return Hint(self.places(), Leader(f"http://{token}", 1, token), patience=10, clock=lambda: self.us)
+    def hint(self, token: str) -> LeadershipHints:
+        return LeadershipHints(self.places(), Leader(f"http://{token}", 1, token), patience=10, clock=lambda: self.us)
 
     def passes(self, seconds: float) -> None:
         self.us += round(seconds * 1e6)
@@ -70,16 +70,16 @@ def test_a_client_finds_the_leader_by_the_address(world: World) -> None:
 
 def test_a_standby_on_another_host_waits_for_the_number(world: World) -> None:
     first, standby = world.hint("a"), world.hint("b")
-    assert first.gone(), "nobody has ever led"
+    assert first.try_take_over(), "nobody has ever led"
     leader = world.places()
     for beat in range(20):
         leader.write_leader(Leader("http://a", 1, "a", beat))
         world.passes(2)
-        assert not standby.gone()
+        assert not standby.try_take_over()
     world.passes(9)
-    assert not standby.gone()
+    assert not standby.try_take_over()
     world.passes(2)
-    assert standby.gone()
+    assert standby.try_take_over()
 
 
 def test_standbys_are_listed_while_they_announce_themselves(world: World) -> None:
@@ -122,7 +122,7 @@ def test_announcements_are_few_requests(world: World, monkeypatch: pytest.Monkey
     for beat in range(3_600):
         leading.write_leader(Leader("http://a", 1, "a", beat))
         world.passes(1)
-        assert not standby.gone()
+        assert not standby.try_take_over()
         standby.stand_by()
         leading.standbys()
     assert (written.count("standby-b"), len(listings)) == (60, 60)
@@ -131,19 +131,19 @@ def test_announcements_are_few_requests(world: World, monkeypatch: pytest.Monkey
 def test_a_standby_that_cannot_read_does_not_lose_its_patience(world: World) -> None:
     standby = world.hint("b")
     world.places().write_leader(Leader("http://a", 1, "a", 1))
-    assert not standby.gone() and standby.leader() == Leader("http://a", 1, "a", 1)
+    assert not standby.try_take_over() and standby.leader() == Leader("http://a", 1, "a", 1)
     world.cut = True
     world.passes(20)
-    assert not standby.gone() and standby.leader() is not None, "the leader may be well: this host is cut off"
+    assert not standby.try_take_over() and standby.leader() is not None, "the leader may be well: this host is cut off"
     world.cut = False
     world.passes(2)
-    assert not standby.gone()
+    assert not standby.try_take_over()
     world.passes(7)
-    assert not standby.gone()
+    assert not standby.try_take_over()
     world.passes(2)
-    assert standby.gone()
+    assert standby.try_take_over()
     world.cut = True
-    assert not world.hint("c").gone(), "nothing was ever read"
+    assert not world.hint("c").try_take_over(), "nothing was ever read"
 
 
 def test_requests_and_looks_are_short_against_the_patience(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,10 +16,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from millpond.service.server import guard, process
+from millpond.service.server import guard, serve_process
 from millpond.service.server.connection_limits import STRANGERS_OF_ADDRESS, Strangers, origin_of
 from millpond.service.server.guard import HEAD_BYTES, Receive, Scope, Send
-from millpond.service.server.process import Web
+from millpond.service.server.serve_process import Web
 
 TOKEN = "a-token-of-some-length"
 HALF_HEADS = 520
@@ -35,9 +35,9 @@ async def echo(_scope: Scope, receive: Receive, send: Send) -> None:
 @contextmanager
 def served(web: Web) -> Iterator[int]:
     """The port of an application behind the service's own guard and server."""
-    with process._bound(web) as listener:
-        app = process._guarded(echo, TOKEN, web, listener.strangers)
-        with process._answering(app, web, listener):
+    with serve_process._bound(web) as listener:
+        app = serve_process._guarded(echo, TOKEN, web, listener.strangers)
+        with serve_process._answering(app, web, listener):
             yield listener.getsockname()[1]
 
 

@@ -11,9 +11,9 @@ from millpond.log.records import EpochRecord
 from millpond.service.api.serve_options import Options
 from millpond.service.api.service_files import Leader, Places
 from millpond.service.server.epoch_lines import EpochLines
-from millpond.service.server.leadership import Hint
+from millpond.service.server.leadership import LeadershipHints
 from millpond.service.server.log_reader import LogReader
-from millpond.service.server.process import _Process
+from millpond.service.server.serve_process import _Process
 from millpond.spark.driver.epochs import Epoch
 
 IDLE = EpochRecord(n=8, writer="w", prev="p", at=1, spark_query="q", batch=3, start={}, end={}, counts={})
@@ -67,7 +67,7 @@ def test_the_process_logs_lines_that_are_due_while_spark_responds(
 ) -> None:
     now = 0
     options = Options("", tmp_path, "local[1]", "1g", "lmdb", None, None, 10.0)
-    hint = Hint(Places(tmp_path), Leader("http://h", 1, "me"))
+    hint = LeadershipHints(Places(tmp_path), Leader("http://h", 1, "me"))
     process = _Process(options, LogReader(tmp_path), hint, lambda _: None, lambda: None, 0)
     process.lines = EpochLines(lambda: now)
     caplog.set_level(logging.INFO)

@@ -11,7 +11,7 @@ import pytest
 from kit.servers.servers import until
 from millpond.errors import AccessError, NotServingError, PlaceError, SetupError
 from millpond.service.api.service_files import Leader, Places
-from millpond.service.server.leadership import Hint
+from millpond.service.server.leadership import LeadershipHints
 
 SECOND = 1_000_000
 
@@ -23,8 +23,8 @@ class Bench:
         self.places, self.now = Places(folder), 0
         self.places.make()
 
-    def hint(self, name: str) -> Hint:
-        return Hint(self.places, Leader(f"http://{name}", 1, name), patience=10, clock=lambda: self.now)
+    def hint(self, name: str) -> LeadershipHints:
+        return LeadershipHints(self.places, Leader(f"http://{name}", 1, name), patience=10, clock=lambda: self.now)
 
 
 @pytest.fixture
@@ -34,10 +34,10 @@ def bench(tmp_path: Path) -> Bench:
 
 def test_the_first_one_leads_and_the_second_waits_until_it_leaves(bench: Bench) -> None:
     first, second = bench.hint("first"), bench.hint("second")
-    assert first.gone()
+    assert first.try_take_over()
     first.lead()
     try:
-        assert not second.gone()
+        assert not second.try_take_over()
         assert bench.places.known_leader().url == "http://first"
         assert bench.places.standbys() == ()
         second.stand_by()
@@ -56,13 +56,13 @@ def test_the_first_one_leads_and_the_second_waits_until_it_leaves(bench: Bench) 
         assert bench.places.standbys() == ()
     finally:
         first.leave()
-    assert second.gone()
+    assert second.try_take_over()
     second.leave()
 
 
 def test_a_leader_announces_all_that_clients_need(bench: Bench) -> None:
     me = Leader("https://me", 1, "me", 0, "me.pem", "127.0.0.1:5433")
-    hint = Hint(bench.places, me)
+    hint = LeadershipHints(bench.places, me)
     hint.lead()
     hint.leave()
     assert bench.places.known_leader() == me
@@ -70,37 +70,37 @@ def test_a_leader_announces_all_that_clients_need(bench: Bench) -> None:
 
 def test_a_leader_that_is_stopped_is_gone_when_its_number_has_not_moved_for_long(bench: Bench) -> None:
     first, second = bench.hint("first"), bench.hint("second")
-    assert first.gone()
+    assert first.try_take_over()
     bench.places.write_leader(Leader("http://first", 1, "first", 1))
-    assert not second.gone()
+    assert not second.try_take_over()
     bench.now += 9 * SECOND
-    assert not second.gone()
+    assert not second.try_take_over()
     bench.places.write_leader(Leader("http://first", 1, "first", 2))
-    assert not second.gone()
+    assert not second.try_take_over()
     bench.now += 9 * SECOND
-    assert not second.gone()
+    assert not second.try_take_over()
     bench.now += SECOND
-    assert second.gone()
+    assert second.try_take_over()
     first.leave()
 
 
 def test_who_was_fenced_does_not_take_the_lock_for_a_sign(bench: Bench) -> None:
     stopped, other = bench.hint("stopped"), bench.hint("other")
-    assert stopped.gone()
+    assert stopped.try_take_over()
     other.lead()  # by patience, without the lock
     try:
         stopped.leave(fenced=True)
-        assert not stopped.gone()
+        assert not stopped.try_take_over()
         assert other._lock()
-        assert not stopped.gone()
+        assert not stopped.try_take_over()
     finally:
         other.leave()
-    assert stopped.gone()
+    assert stopped.try_take_over()
     stopped.leave()
 
 
 def test_a_leader_lives_on_although_its_lock_cannot_be_opened(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    hint, tries = Hint(bench.places, Leader("http://a", 1, "a"), patience=0.05), list[int]()
+    hint, tries = LeadershipHints(bench.places, Leader("http://a", 1, "a"), patience=0.05), list[int]()
 
     def lock() -> bool:
         tries.append(1)
@@ -149,9 +149,9 @@ def test_a_full_disk_keeps_nobody_from_leading(bench: Bench, monkeypatch: pytest
 
     monkeypatch.setattr(bench.places, "write_leader", full)
     first = bench.hint("first")
-    assert first.gone()
+    assert first.try_take_over()
     first.lead()
-    assert not bench.hint("second").gone()
+    assert not bench.hint("second").try_take_over()
     first.leave()
 
 

@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from kit.servers.servers import free_ports
 from millpond.errors import SetupError
 from millpond.service.server.gauges import Gauges
-from millpond.service.server.metrics.otel_collector import ENDPOINTS, INTERVAL, exporting
+from millpond.service.server.metrics.otel_setup import ENDPOINTS, INTERVAL, exporting
 from unit.service.server.test_metrics import Bench
 
 

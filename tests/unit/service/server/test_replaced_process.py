@@ -13,7 +13,7 @@ from pathlib import Path
 from millpond.control.commands.watchdog import Watchdog
 from millpond.service.api.service_files import Leader, Places
 from millpond.service.server import supervisor
-from millpond.service.server.leadership import Hint
+from millpond.service.server.leadership import LeadershipHints
 from millpond.service.server.restart import Restarts, restart
 
 before = Restarts.from_environment()
@@ -33,7 +33,7 @@ class Pond:
 
 places = Places(Path(sys.argv[1]))
 places.make()
-hint = Hint(places, Leader("http://me", os.getpid(), f"me-{before.times}"), patience=600)
+hint = LeadershipHints(places, Leader("http://me", os.getpid(), f"me-{before.times}"), patience=600)
 it = supervisor.Supervisor(
     Pond, lambda _: True, hint, say, lambda: None, lambda: None, restarts=before.times, epoch_seconds=0.1
 )

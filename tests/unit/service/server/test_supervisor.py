@@ -26,9 +26,9 @@ from millpond.service.api.messages import Failure
 from millpond.service.api.service_files import Leader, Places
 from millpond.service.server import leadership, supervisor
 from millpond.service.server.leader_progress import EPOCH_SECONDS, Pulse
-from millpond.service.server.leadership import Hint
-from millpond.service.server.process import Web, check_web
+from millpond.service.server.leadership import LeadershipHints
 from millpond.service.server.restart import RestartNeeded
+from millpond.service.server.serve_process import Web, check_web
 from millpond.service.server.supervisor import RESTART_AFTER, RESTART_SECONDS, Supervisor
 
 
@@ -67,7 +67,7 @@ class Bench:
         self.ponds, self.said, self.now = list(ponds), list[str](), 0
         places = Places(folder)
         places.make()
-        hint = Hint(places, Leader("http://me", 1, "me"), patience=2)
+        hint = LeadershipHints(places, Leader("http://me", 1, "me"), patience=2)
         self.places, self.hint, waiting = places, hint, iter(ponds)
         self.ready, self.warmed_up = list[str](), list[str]()
         self.it = Supervisor(
@@ -118,11 +118,11 @@ def test_who_cannot_open_the_pond_lets_another_try(tmp_path: Path) -> None:
             raise StoreError("Away.", "Wait.")
 
     bench = Bench(tmp_path, first := Closed([]), FakePond([lambda: bench.it.stop()]))
-    other, seen = Hint(bench.places, Leader("http://other", 2, "other")), list[bool]()
+    other, seen = LeadershipHints(bench.places, Leader("http://other", 2, "other")), list[bool]()
 
     def say(_line: str) -> None:
         if not seen:
-            seen.append(other.gone())
+            seen.append(other.try_take_over())
             other.leave()
 
     bench.it._say = say
@@ -165,7 +165,7 @@ def test_failures_of_this_process_start_it_anew_and_the_lead_is_free(tmp_path: P
     assert pond.did == ["open", *["run"] * RESTART_AFTER, "end"]
     assert bench.it.restarts == 1
     assert "5 times without an epoch: starting anew" in bench.said[-1]
-    assert Hint(bench.places, Leader("http://other", 2, "other")).gone()
+    assert LeadershipHints(bench.places, Leader("http://other", 2, "other")).try_take_over()
 
 
 def test_a_restart_that_did_not_help_is_not_repeated_as_soon(tmp_path: Path) -> None:
@@ -203,8 +203,8 @@ def test_a_leader_that_cannot_reach_the_log_stands_back_and_leads_again_when_it_
     def say(line: str) -> None:
         if "MP-UNREACHABLE" in line:
             roles.append(bench.it.role)
-            other = Hint(bench.places, Leader("http://other", 2, "other"))
-            frees.append(other.gone())
+            other = LeadershipHints(bench.places, Leader("http://other", 2, "other"))
+            frees.append(other.try_take_over())
             other.leave()
 
     bench = Bench(tmp_path, first := FakePond([SILENT]), second := FakePond([lambda: bench.it.stop()]))
@@ -395,8 +395,8 @@ def test_a_hang_in_any_step_ends_a_stopping_process_and_replaces_another(
 @contextmanager
 def standing_by(bench: Bench) -> Iterator[None]:
     """In this context another process leads and the bench's stands by; it is stopped at the end."""
-    other = Hint(bench.places, Leader("http://other", 2, "other"))
-    assert other.gone()
+    other = LeadershipHints(bench.places, Leader("http://other", 2, "other"))
+    assert other.try_take_over()
     other.lead()
     try:
         thread = threading.Thread(target=bench.it.run)

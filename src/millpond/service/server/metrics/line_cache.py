@@ -26,8 +26,8 @@ _number: Callable[[float], str] = floatToGoString
 class LineCache:
     """Renders families as `encode`, a function of prometheus-client, does.
 
-    The text of a line before its value is kept until a rendering does not need it. Gauges and counters may not have
-    timestamps, exemplars and times of creation. Thread-safe: a rendering replaces at its end what is kept.
+    The text of a line before its value is kept as long as every rendering needs it. Gauges and counters must not have
+    timestamps, exemplars or times of creation. Thread-safe: each rendering replaces the kept text in one step.
     """
 
     def __init__(self, encode: Callable[[Collector], bytes]) -> None:

@@ -48,9 +48,9 @@ from millpond.service.server.epoch_lines import EpochLines
 from millpond.service.server.gauges import Gauges
 from millpond.service.server.guard import HEAD_BYTES, Application, Guard, Limits
 from millpond.service.server.hosted_pond import HostedPond
-from millpond.service.server.leadership import Hint
+from millpond.service.server.leadership import LeadershipHints
 from millpond.service.server.log_reader import LogReader
-from millpond.service.server.metrics.otel_collector import exporting
+from millpond.service.server.metrics.otel_setup import exporting
 from millpond.service.server.metrics.prometheus import Metrics
 from millpond.service.server.restart import VARIABLE as RESTARTED
 from millpond.service.server.restart import RestartNeeded, Restarts, restart
@@ -67,8 +67,8 @@ _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _ANY = ("0.0.0.0", "::")
 _CONNECTIONS = 512
 
-Beside: TypeAlias = Callable[[str], AbstractContextManager[None]]
-"""Makes, from the token, a context in which something else is served too."""
+ExtraServer: TypeAlias = Callable[[str], AbstractContextManager[None]]
+"""Makes, from the token, a context in which another server answers too, such as that of PostgreSQL clients."""
 
 OpenConsole: TypeAlias = Callable[[HostedPond, RowStream, LogReader], Awaitable[Application]]
 """Loads the web console of a pond; called in the loop that answers requests, when the console is first visited."""
@@ -118,12 +118,12 @@ def check_stores(options: Options) -> None:
 
 
 def serve(
-    options: Options, web: Web, say: Callable[[str], None], beside: Beside = lambda _: nullcontext(),
+    options: Options, web: Web, say: Callable[[str], None], extra_server: ExtraServer = lambda _: nullcontext(),
     open_console: OpenConsole | None = None, pg: str | None = None,
 ) -> None:  # fmt: skip
     """Serve a pond until SIGINT or SIGTERM.
 
-    `beside`: served meanwhile, to PostgreSQL clients at `pg`. `open_console` None: there is no web console.
+    `extra_server`: answers PostgreSQL clients at `pg` meanwhile. `open_console` None: there is no web console.
 
     Raises:
         MillpondError: the pond cannot be served, or not any longer.
@@ -138,7 +138,7 @@ def serve(
     open_truth(address)  # raises if the folder holds something else, which then stays untouched
     places.make()
     try:
-        again = _serve(options, web, places, restarts, say, beside, open_console, pg)
+        again = _serve(options, web, places, restarts, say, extra_server, open_console, pg)
     except BaseException:
         if unused and address.path is not None:
             _unmake(address.path, there)
@@ -172,8 +172,8 @@ def _end_or_replace(supervisor: Supervisor, port: int) -> NoReturn:
 
 
 def _serve(
-    options: Options, web: Web, places: Places, restarts: Restarts, say: Callable[[str], None], beside: Beside,
-    open_console: OpenConsole | None, pg: str | None,
+    options: Options, web: Web, places: Places, restarts: Restarts, say: Callable[[str], None],
+    extra_server: ExtraServer, open_console: OpenConsole | None, pg: str | None,
 ) -> Restarts | None:  # fmt: skip
     """Serve until a stop is requested (returns None), or until the process should be restarted."""
     secret, reader, address = places.secret(), LogReader(options.folder), address_of(options.folder)
@@ -191,7 +191,7 @@ def _serve(
             for warning in unencrypted():
                 say(f"Warning: {warning}")
 
-        hint = Hint(places, me, options.patience)
+        hint = LeadershipHints(places, me, options.patience)
         process = _Process(options, reader, hint, say, ready, restarts.times)
         verbs = HostedPond(process.supervisor, reader, lambda: process.gauges, places, options.shards, options.pushed)
         rows = RowStream(reader)
@@ -206,7 +206,7 @@ def _serve(
         copying = nullcontext() if address.path else warm.running(lambda: supervisor.role == "standby")
         with (
             _answering(app, web, listener, rows.end), interrupts(say) as signals, signals.stopping(supervisor.stop),
-            watched, copying, exporting(metrics.families, me.url, say), beside(secret),
+            watched, copying, exporting(metrics.families, me.url, say), extra_server(secret),
         ):  # fmt: skip
             say(f"Spark starts for the pond in {address}.")
             try:
@@ -225,7 +225,7 @@ def _unmake(folder: Path, existed: bool) -> None:
     with suppress(OSError):
         if any((folder / "log").iterdir()) or any(entry.name not in names for entry in folder.iterdir()):
             return
-        if Hint(Places(folder), Leader("", 0, "")).gone():
+        if LeadershipHints(Places(folder), Leader("", 0, "")).try_take_over():
             for name in names[1:]:
                 shutil.rmtree(folder / name)
             (folder / IDENTITY).unlink()
@@ -237,8 +237,8 @@ class _Process:
     """The ponds that this process creates, one after the other, and their metrics."""
 
     def __init__(
-        self, options: Options, reader: LogReader, hint: Hint, say: Callable[[str], None], ready: Callable[[], None],
-        restarts: int,
+        self, options: Options, reader: LogReader, hint: LeadershipHints, say: Callable[[str], None],
+        ready: Callable[[], None], restarts: int,
     ) -> None:  # fmt: skip
         self._options, self._reader, self._say = options, reader, say
         self.gauges, self.lines = Gauges(), EpochLines()

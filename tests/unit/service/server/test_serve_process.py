@@ -19,11 +19,11 @@ from millpond.errors import CertificateError, ChangeRefused, NotServingError, Se
 from millpond.service.api.client import Client
 from millpond.service.api.serve_options import Options
 from millpond.service.api.service_files import Leader, Places
-from millpond.service.server import connection_limits, process
+from millpond.service.server import connection_limits, serve_process
 from millpond.service.server.connection_limits import Strangers
 from millpond.service.server.guard import Application, Receive, Scope, Send
-from millpond.service.server.process import Web, check_stores, known_names, local_name, serve
 from millpond.service.server.restart import Restarts
+from millpond.service.server.serve_process import Web, check_stores, known_names, local_name, serve
 from millpond.spark.session import session
 
 Certified = Callable[..., Web]
@@ -127,7 +127,7 @@ def test_a_folder_goes_before_the_address_that_the_environment_tells(
 @contextmanager
 def answering(app: Application, web: Web) -> Iterator[int]:
     """The port at which an application is answered as a service is."""
-    with process._bound(web) as listener, process._answering(app, web, listener):
+    with serve_process._bound(web) as listener, serve_process._answering(app, web, listener):
         yield listener.getsockname()[1]
 
 
@@ -189,7 +189,7 @@ def test_pages_of_an_allowed_origin_may_ask(http_client: Callable[..., Any]) -> 
     page, asks = {"origin": "https://page.example"}, {"access-control-request-method": "PUT"}
     asks |= {"access-control-request-headers": "authorization,content-type"}
     web = Web(origins=("https://page.example",))
-    guarded = http_client(process._guarded(app, "a-token-of-some-length", web, Strangers()))
+    guarded = http_client(serve_process._guarded(app, "a-token-of-some-length", web, Strangers()))
     may = guarded.request("OPTIONS", "/v1/queries/q", headers=page | asks)
     assert (may.status_code, may.headers["access-control-allow-origin"]) == (200, "https://page.example")
     told = guarded.get("/v1/queries", headers=page | {"authorization": "Bearer a-token-of-some-length"})
@@ -229,8 +229,8 @@ def test_a_service_in_the_java_of_spark_submit_ends_instead_of_replacing_itself(
     def end(error: Exception) -> None:
         raise error
 
-    monkeypatch.setattr(process, "end_process", end)
+    monkeypatch.setattr(serve_process, "end_process", end)
     monkeypatch.setattr(session, "_gateways", [])
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     with pytest.raises(SparkError, match="cannot restart itself, because spark-submit has started its JVM"):
-        process._replace(Restarts(5, 8443))
+        serve_process._replace(Restarts(5, 8443))

@@ -71,6 +71,6 @@ def read_if_of(path: Path, text: str) -> Compiled | None:
 def stale(file: Path, path: Path, why: str = "") -> StaleError:
     """The error that the compiled file at `path` is out of date with `file`; `why` it cannot be compiled here."""
     return StaleError(
-        f"{path} is not compiled from {file} as it is now{f', and it cannot be here: {why}' if why else '.'}",
+        f"{path} is out of date with {file}{f', which cannot be compiled here: {why}' if why else '.'}",
         f"Run `millpond compile {file} -o {path}` where there is Java, and keep the result beside the SQL.",
     )
