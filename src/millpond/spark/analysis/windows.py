@@ -29,7 +29,9 @@ from millpond.spark.catalyst.private_names import (
     items,
     kind_of,
     name_parts,
+    nodes_of,
     span_of,
+    text_of,
     type_of,
 )
 from millpond.spark.catalyst.text_span import TextSpan
@@ -274,7 +276,11 @@ def _interval_in(expression: JavaObject) -> JavaObject | None:
 
 
 def _time_of(column: JavaObject, expression: JavaObject) -> JavaObject:
-    """The only attribute that a window's time refers to."""
+    """The attribute that is a window's time.
+
+    Raises:
+        UnsupportedQuery: the time is an expression, or no timestamp.
+    """
     references = items(expression.references().toSeq())
     if len(references) != 1 or type_of(references[0]) != "timestamp":
         over = ", ".join(f"{attribute.name()} ({type_of(attribute)})" for attribute in references)
@@ -282,7 +288,26 @@ def _time_of(column: JavaObject, expression: JavaObject) -> JavaObject:
         if over.endswith(f"({WINDOW})"):
             cure = f"Window over {references[-1].name()} itself: window({references[-1].name()}, …)."
         raise UnsupportedQuery(f"The window {column.name()} is over {over or 'no column'}.", cure)
+    # the analyser converts the time to microseconds before it computes with it
+    times = [_without_note(_unwrapped(node)) for node in nodes_of(expression) if _is_time(node)]
+    computed = next((time for time in times if kind_of(time) != "AttributeReference"), None)
+    if computed is not None:
+        raise UnsupportedQuery(
+            f"The window {column.name()} is over the expression `{text_of(computed)}`.",
+            "Make it a column with a watermark, and window over that: FROM (SELECT *, … AS time FROM …) WATERMARK time "
+            "DELAY OF INTERVAL 10 SECONDS, or .withColumn('time', …).withWatermark('time', '10 seconds').",
+        )
     return references[0]
+
+
+def _without_note(time: JavaObject) -> JavaObject:
+    """The time of a window without the note of `frontend.window_functions`: `CASE WHEN note IS NULL THEN time END`."""
+    return children(time)[1] if kind_of(time) == "CaseWhen" and is_noted(time) else time
+
+
+def _is_time(node: JavaObject) -> bool:
+    """Whether a node converts the time of a window to a number."""
+    return kind_of(node) == "PreciseTimestampConversion" and type_of(node) == "bigint"
 
 
 def _arguments(call: JavaObject) -> dict[str, JavaObject]:
