@@ -87,7 +87,7 @@ DIRECTIONS = ("asc nulls first", "asc nulls last", "desc nulls first", "desc nul
 """The sort directions of a listagg or a rank."""
 
 DESCENDING = "desc"
-"""The last parameter of a `percentile`, `percentile_disc` or `mode` that orders its values downwards."""
+"""The last parameter of a `percentile`, `percentile_disc` or `mode` whose values are in descending order."""
 
 PERCENTILE = "approx_percentile"
 """Answered from tallies, within its `accuracy`, where it needs no stored events (see `plan.groups.tallies`)."""

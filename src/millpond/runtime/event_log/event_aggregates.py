@@ -132,11 +132,11 @@ class AggregateInput:
         """Integer codes of an argument's values, one per pair, in the order of the values; NULL is least."""
         return ranks(self.column(argument), self.aggregate.arguments[argument].type)[self.index]
 
-    def directed_codes(self) -> Ints:
-        """Like `codes`, in the aggregate's own direction."""
+    def sort_codes(self) -> Ints:
+        """Like `codes`, but so that they ascend in the order of the aggregate, which may be descending."""
         given = self.aggregate.parameters
-        downwards = isinstance(given, tuple) and any(one.value == DESCENDING for one in given)
-        return ~self.codes() if downwards else self.codes()
+        descending = isinstance(given, tuple) and any(one.value == DESCENDING for one in given)
+        return ~self.codes() if descending else self.codes()
 
     def position(self) -> Ints:
         """The position of each pair's event in the query's order of events, see `in_order`."""
@@ -301,7 +301,7 @@ def _of_distinct(inputs: AggregateInput) -> Values:
 
 def _percentile(inputs: AggregateInput) -> Values:
     """Linear interpolation between the two nearest values, as Spark's `percentile` does."""
-    order, bounds = inputs.sorted([inputs.directed_codes()])
+    order, bounds = inputs.sorted([inputs.sort_codes()])
     counts = np.diff(bounds)
     ordered = np.append(_doubles(inputs, order), np.nan)  # the last entry serves rows without values
     results = []
@@ -318,7 +318,7 @@ def _percentile(inputs: AggregateInput) -> Values:
 
 def _percentile_disc(inputs: AggregateInput) -> Values:
     """The first value up to which at least the fraction of all values lies, as a double."""
-    order, bounds = inputs.sorted([inputs.directed_codes()])
+    order, bounds = inputs.sorted([inputs.sort_codes()])
     counts = np.diff(bounds)
     ordered = np.append(_doubles(inputs, order), np.nan)
     results = []
@@ -364,7 +364,7 @@ def _one_or_list(inputs: AggregateInput, results: list[Any], empty: Any) -> Valu
 
 def _mode(inputs: AggregateInput) -> Values:
     """The most frequent value of each row; the first one if several are equally frequent."""
-    codes = inputs.directed_codes()
+    codes = inputs.sort_codes()
     order, _ = inputs.sorted([codes])
     rows = inputs.rows[order]
     begins = _runs(rows, codes[order])

@@ -63,7 +63,7 @@ def logged_of(
     given = tuple(literal(number, "double") for number in _parameters(catalyst, node, function, name))
     if name in ("sum_distinct", "avg_distinct") and overflow_mode(function) == "TRY":
         given = TRIED
-    if _orders_downwards(function):
+    if _is_descending(function):
         given += (literal(DESCENDING, "string"),)
     if name == "by":
         name = str(function.prettyName())  # both functions have the same class
@@ -116,7 +116,7 @@ def _check_form(node: JavaObject, function: JavaObject) -> None:
         raise _refused(node, "has a frequency", "Leave it out.")
 
 
-def _orders_downwards(function: JavaObject) -> bool:
+def _is_descending(function: JavaObject) -> bool:
     """Whether a percentile, or a mode among equally frequent values, is ORDER BY … DESC."""
     if kind_of(function) == "Mode":
         return str(function.reverseOpt().toString()) == "Some(false)"  # Spark calls the order upwards reversed

@@ -19,7 +19,7 @@ from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Call, Column, Expression, Literal, literal, struct_of
 from millpond.model.functions import UserFunction
 from millpond.model.query import GroupingSet, Named, Query, named_once
-from millpond.model.types import WINDOW, has_floats
+from millpond.model.types import WINDOW, has_floats, has_json
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Framed, Pattern, Session, Sliced, Sliding, Window
 from millpond.plan.upstream.upstream_joins import WINDOW_OF
 from millpond.spark.analysis.aggregates import aggregate_of
@@ -260,9 +260,15 @@ class Reader(InputTranslator):
             elif kind_of(node) == "Project":
                 outputs = items(node.projectList())
                 self._define(outputs)
-        return all_true(having), named_once(
-            [Named(name, with_bounds(self._result(output))) for name, output in self._terms.named(outputs)]
-        )
+        named = [Named(name, with_bounds(self._result(output))) for name, output in self._terms.named(outputs)]
+        for item in named:
+            if self._terms.serve and not has_json(item.expression.type):
+                raise UnsupportedQuery(
+                    f"{self._terms.name} is served as JSON, which cannot represent its column {item.name} of type "
+                    f"{item.expression.type}.",
+                    "Select parts of a map, or the base64 of bytes.",
+                )
+        return all_true(having), named_once(named)
 
     def _define(self, columns: list[JavaObject]) -> None:
         # Spark may name the result of an aggregate by an alias with the same id, which would be defined by itself.

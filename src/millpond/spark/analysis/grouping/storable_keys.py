@@ -11,10 +11,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from millpond.errors import UnsupportedQuery
 from millpond.model.types import INTERVAL
 from millpond.spark.analysis.grouping.grouping_sets import is_of_sets
 from millpond.spark.analysis.joins.plan_nodes import constant, logical
-from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, items, kind_of, optional, type_of
+from millpond.spark.catalyst.private_names import (
+    Catalyst,
+    JavaObject,
+    children,
+    items,
+    kind_of,
+    optional,
+    text_of,
+    type_of,
+)
 
 
 class _Key(NamedTuple):
@@ -25,19 +35,31 @@ class _Key(NamedTuple):
     restored: JavaObject
 
 
-def with_storable_keys(catalyst: Catalyst, node: JavaObject) -> JavaObject:
-    """The plan after these rewrites."""
+def with_storable_keys(catalyst: Catalyst, node: JavaObject, served: str | None) -> JavaObject:
+    """The plan after these rewrites; `served`: the name of the query, if it is served.
+
+    Raises:
+        UnsupportedQuery: rows would be looked up by a key that is not stored.
+    """
     if not node.isStreaming():
         return node
-    node = catalyst.rebuilt(node, [with_storable_keys(catalyst, child) for child in children(node)])
+    below = None if kind_of(node) == "Aggregate" else served
+    node = catalyst.rebuilt(node, [with_storable_keys(catalyst, child, below) for child in children(node)])
     if kind_of(node) != "Aggregate" or is_of_sets(node):
         return node
     keys, results = items(node.groupingExpressions()), items(node.aggregateExpressions())
-    made = [key for key in (_stored(catalyst, key) for key in keys) if key is not None]
+    values = [key.child() if kind_of(key) == "Alias" else key for key in keys]
+    made = [key for key in (_stored(catalyst, value) for value in values) if key is not None]
+    if served is not None and made:
+        raise UnsupportedQuery(
+            f"{served} is served, and its key `{text_of(made[0].key)}` is of type {type_of(made[0].key)}.",
+            "Group by a value by which rows can be looked up: hex(b), or timestampdiff(SECOND, earlier, later).",
+        )
     rewritten = [_result(catalyst, one, made) for one in results]
     if not made and all(new is old for new, old in zip(rewritten, results, strict=True)):
         return node
-    stored = [next((one.stored for one in made if one.key is key), key) for key in keys]
+    pairs = zip(keys, values, strict=True)
+    stored = [next((one.stored for one in made if one.key is value), key) for key, value in pairs]
     return logical(catalyst, "Aggregate", stored, rewritten, node.child(), node.hint())
 
 
@@ -54,9 +76,9 @@ def _stored(catalyst: Catalyst, key: JavaObject) -> _Key | None:
 def _result(catalyst: Catalyst, expression: JavaObject, keys: Sequence[_Key]) -> JavaObject:
     """A result column, over the keys that are stored and over sums of numbers."""
     made = _rewritten(catalyst, expression, keys)
-    if kind_of(expression) == "AttributeReference" and made is not expression:
-        return catalyst.alias(made, str(expression.name()), expression)
-    return made
+    if made is expression or kind_of(made) == "Alias":
+        return made
+    return catalyst.alias(made, str(expression.name()), expression)
 
 
 def _rewritten(catalyst: Catalyst, expression: JavaObject, keys: Sequence[_Key]) -> JavaObject:

@@ -84,7 +84,7 @@ def extract_any(
         UnsupportedQuery, QueryTypeError: see `extract_query`.
     """
     plan = normalise_clauses(catalyst, catalyst.clean(analysed(frame)))
-    plan = with_storable_keys(catalyst, without_subqueries(catalyst, plan))
+    plan = with_storable_keys(catalyst, without_subqueries(catalyst, plan), terms.name if terms.serve else None)
     check_inlined(plan)
     known = functions or UserFunctions(catalyst)
 

@@ -16,7 +16,7 @@ def logical(catalyst: Catalyst, name: str, *arguments: JavaObject) -> JavaObject
 
 
 def constant(catalyst: Catalyst, text: str) -> JavaObject:
-    """The constant that `text` is in SQL."""
+    """The constant that is written as `text` in SQL."""
     return catalyst.spark._jsparkSession.sessionState().sqlParser().parseExpression(text)
 
 

@@ -68,7 +68,10 @@ def normalise_clauses(catalyst: Catalyst, node: JavaObject, *, grouped: bool = F
 
 
 def _with_one_kind_of_frame(catalyst: Catalyst, node: JavaObject) -> JavaObject:
-    """OVER in the order of a time, without a time in PARTITION BY: frames of time over the rows with frames of rows."""
+    """Splits a node with both kinds of frames: frames of time read the rows that the frames of rows emit.
+
+    Only if ORDER BY is one time, and no time is in PARTITION BY.
+    """
     calls, keys, order = (items(part) for part in (node.windowExpressions(), node.partitionSpec(), node.orderSpec()))
     of_rows = [call for call in calls if counts_rows(call.child())]
     of_time = [call for call in calls if not counts_rows(call.child())]

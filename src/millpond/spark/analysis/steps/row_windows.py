@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from millpond.errors import UnsupportedQuery
 from millpond.model.expressions import Call, Column, Expression
-from millpond.model.join import Join
+from millpond.model.join import LEFT, RIGHT, Join
 from millpond.model.query import Named, Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.types import WINDOW
@@ -22,7 +22,7 @@ from millpond.spark.analysis.aggregation_input import InputPlan
 from millpond.spark.analysis.input_streams import QueryInput
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, id_of, kind_of, references
 
-_MOMENT = Sliding(1, 1)
+_ONE_MICROSECOND = Sliding(1, 1)
 _EARLIEST = ("start", "time", "end")
 
 
@@ -74,10 +74,10 @@ def grouped_rows(keys: Mapping[int, str | None], source: QueryInput, *, final: b
 
 def has_windows(steps: Sequence[AnyQuery]) -> bool:
     """Whether rows of inner queries belong to windows; rows without repeats are single events."""
-    return not all(isinstance(step, Query) and _is_of_events(step.window) for step in steps)
+    return not all(isinstance(step, Query) and _emits_single_events(step.window) for step in steps)
 
 
-def _is_of_events(window: Window) -> bool:
+def _emits_single_events(window: Window) -> bool:
     return isinstance(window, Distinct) or (isinstance(window, Counted) and window.once is True)
 
 
@@ -87,11 +87,12 @@ def row_window(
     """The window by which rows are grouped; `keys` are the keys that are columns of the rows, by expression id.
 
     Rows of one hopping window have one time, that of its last microsecond, so they are grouped by this time
-    and the window. `grids`: see `grids_of`. `final`: a column of rows that can be their event time is a window, too,
-    because each row is emitted once. Returns None if no key is a part of a window.
+    and the window. `grids`: see `grids_of`. `final`: each row is emitted once, so rows can also be grouped by a column
+    that is their event time: its groups are windows of a microsecond. Returns None if no key is a part of a window.
 
     Raises:
-        UnsupportedQuery: a key is a window that does not show when its rows are complete.
+        UnsupportedQuery: a key is a window that does not show when its rows are complete, or all keys that are times
+            of an outer join may be NULL.
     """
     windows = {item.name for item in upstream.output if item.expression.type == WINDOW}
     times = times_of(upstream)
@@ -102,22 +103,36 @@ def row_window(
             found = {identity: parts[of] for identity, of in keys.items() if of in parts}
             return RowWindow(f"{whole}.time", grids[whole], found)
         if name in windows and f"{name}.time" in times:
-            return RowWindow(f"{name}.time", _MOMENT, {})
+            return RowWindow(f"{name}.time", _ONE_MICROSECOND, {})
         if name in windows:
             raise UnsupportedQuery(
                 f"Rows are grouped by {name}, but it is not the window of an aggregation or of a join.",
-                f"Group by a window over it, such as window({name}, '1 hour').",
+                f"Group by its end in each step: SELECT {name}.end AS e in the step below, then GROUP BY e here.",
             )
     window, bounds = _window_and_bounds(upstream)
     own = {identity: bounds[name] for identity, name in keys.items() if name in bounds}
     if window is None or not own:
-        shown = times if final and not _has_sessions(upstream) else ()
-        moments = ((identity, name) for identity, name in keys.items() if name in shown)
-        return next((RowWindow(name, _MOMENT, {identity: "window.start"}) for identity, name in moments), None)
+        if not final or _has_sessions(upstream):
+            return None
+        moments = {name: identity for identity, name in keys.items() if name in times}
+        never_null = [name for name in moments if not _may_be_null(upstream, name)]
+        if moments and not never_null:
+            raise UnsupportedQuery(
+                f"Rows of an outer join are grouped by {next(iter(moments))}, which is NULL in rows without a partner, "
+                "so the group of these rows would never be final.",
+                "Group by the event time of the other side as well, or leave out these rows by an inner join.",
+            )
+        return next((RowWindow(name, _ONE_MICROSECOND, {moments[name]: "window.start"}) for name in never_null), None)
     first = min(own, key=lambda identity: _EARLIEST.index(own[identity]))
     if own[first] == "end":  # a row at the end of its window is at the start of the next one
         return RowWindow(keys[first], window, dict.fromkeys(own, "window.start"))
     return RowWindow(keys[first], window, {identity: f"window.{part}" for identity, part in own.items()})
+
+
+def _may_be_null(upstream: AnyQuery, time: str) -> bool:
+    """Whether a time of rows is that of one side of an outer join, which is NULL in rows of the other side alone."""
+    sides = join_times(upstream)[time].sides if isinstance(upstream, Join) else ()
+    return isinstance(upstream, Join) and len(sides) == 1 and upstream.preserves(LEFT if sides[0] == RIGHT else RIGHT)
 
 
 def _has_sessions(upstream: AnyQuery) -> bool:

@@ -68,17 +68,18 @@ def _keeps_state(node: JavaObject) -> bool:
     return kind_of(node) == "Aggregate" or joins_streams(node)
 
 
-def _removes_repeats(node: JavaObject) -> bool:
+def _picks_events(node: JavaObject) -> bool:
+    """Whether a node removes repeated events, or numbers events so that a condition can pick some of them."""
     return kind_of(node) in REPEATS or (kind_of(node) == "Window" and numbers_events(node))
 
 
 def cut_below(node: JavaObject, *, at_repeats: bool = False) -> JavaObject | None:
     """The node at or below `node` whose rows a lower step emits; None if no state is kept below `node`.
 
-    `at_repeats`: the removal of repeated events, also by `row_number()`, is a step of its own.
+    `at_repeats`: a node that removes repeated events, or numbers events by `row_number()`, is a step of its own.
     """
     path: list[JavaObject] = []
-    while not (_keeps_state(node) or (at_repeats and _removes_repeats(node))):
+    while not (_keeps_state(node) or (at_repeats and _picks_events(node))):
         if kind_of(node) == "Union":
             return node if _is_cut(node) else None
         if kind_of(node) not in _UNARY:

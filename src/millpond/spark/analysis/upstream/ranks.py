@@ -51,7 +51,7 @@ def ranks_rows(node: JavaObject) -> bool:
 def _run(node: JavaObject) -> list[JavaObject]:
     """A `Window` node and those directly below it with the same PARTITION BY; others are a step of their own.
 
-    So are numbers of events below frames of time.
+    A `Window` node that numbers events below one with frames of time is a step of its own, too.
     """
     run = [node]
     while kind_of(below := run[-1].child()) == "Window" and _partition(below) == _partition(node):
