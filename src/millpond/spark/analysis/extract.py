@@ -228,7 +228,7 @@ class Reader(InputTranslator):
         if window_mark(node) == "session":
             raise UnsupportedQuery(
                 f"Rows are grouped by {name}, a session, which Spark would merge with sessions that overlap it.",
-                f"Group by a window over it, such as window({name}, '1 hour').",
+                f"Group by a window over it, such as window({name}, '1 hour'), which makes other groups.",
             )
         return struct_of([Column(f"{name}.{field}", "timestamp") for field in _FIELDS], WINDOW)
 

@@ -190,20 +190,21 @@ def project(catalyst: Catalyst, expression: JavaObject) -> Projected:
             f"`{text_of(expression)}` is not deterministic, so a repeated epoch would answer differently.",
             "Use the event's own columns.",
         )
-    tree = tree_of(catalyst, expression, _by_name)
+    tree = json.dumps(tree_of(catalyst, expression, _by_name))
     key, former_key = _key(catalyst, tree), ""
-    if _VARIABLE in json.dumps(tree):
-        former_key = _key(catalyst, _Tree(catalyst, _by_name, renames=False).of(expression))
+    if _VARIABLE in tree:
+        former_key = _key(catalyst, json.dumps(_Tree(catalyst, _by_name, renames=False).of(expression)))
     columns = tuple(sorted({str(name.name()) for name in references(expression)}))
     # Spark prints `try_divide(a, b)` as `a / b`
-    sql = f"try({expression.sql()})" if "(TRY," in json.dumps(tree) else str(expression.sql())
+    sql = f"try({expression.sql()})" if "(TRY," in tree else str(expression.sql())
     value = Foreign(key, sql, type_of(expression), columns)
     return Projected(value, with_guards(catalyst, expression, key), former_key)
 
 
-def _key(catalyst: Catalyst, tree: object) -> str:
-    zone = catalyst.spark.conf.get("spark.sql.session.timeZone")
-    return hashlib.sha256(json.dumps([tree, zone, pyspark.__version__]).encode()).hexdigest()[:16]
+def _key(catalyst: Catalyst, tree: str) -> str:
+    """The key of a tree that is given as JSON."""
+    zone, version = catalyst.spark.conf.get("spark.sql.session.timeZone"), pyspark.__version__
+    return hashlib.sha256(f"[{tree}, {json.dumps(zone)}, {json.dumps(version)}]".encode()).hexdigest()[:16]
 
 
 def with_guards(catalyst: Catalyst, expression: JavaObject, owner: str) -> JavaObject:

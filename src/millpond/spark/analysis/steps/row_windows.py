@@ -67,7 +67,7 @@ def grouped_rows(keys: Mapping[int, str | None], source: QueryInput, *, final: b
     if any(one != found[0] for one in found):
         raise UnsupportedQuery(
             f"Rows are grouped by {', '.join(named.values())}, but the branches of the union have different windows.",
-            "Group by a window over it, such as window(w, '1 hour').",
+            "Group by a window over it, such as window(w, '1 hour'), which makes other groups.",
         )
     return found[0] if found else None
 
