@@ -54,7 +54,7 @@ class Topic:
     def __call__(self, *_: object) -> Topic:
         return self
 
-    def reached(self) -> Cursor:
+    def connect(self) -> Cursor:
         self.connected = True
         return self.step
 
