@@ -101,7 +101,7 @@ def answer(
     The `fault` is this process's own, for this pond, with the folder `markers`, which counts its steps.
     """
     faults._faults = faults.from_environment(planned(fault, markers) if markers else {})
-    small_epochs.MEASURED = 2 * small_epochs.REMEMBERED if two_stages else 1
+    small_epochs.MEASURED = 2 * small_epochs.PEAK_EPOCHS if two_stages else 1
     small_epochs.MOST_WORK_US = small_epochs.MOST_PEAK_US = 10**9
     try:
         with make_pond(spark, Path(base)) as pond:
