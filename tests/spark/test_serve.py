@@ -152,15 +152,15 @@ def test_a_pond_is_served_changed_killed_and_taken_over(spark: SparkSession, tmp
     def client() -> Client:
         return Client.of(bench.pond, who="ann")
 
-    def tell(name: str) -> Callable[[], str]:
+    def output_of(name: str) -> Callable[[], str]:
         return lambda: bench.said(name)
 
     with ThreadPoolExecutor() as subscribers, bench.serve("first", [str(JOINED)], joining(spark)) as first:
-        until(lambda: client().health().role == "leader", tell("first"))
+        until(lambda: client().health().role == "leader", output_of("first"))
         with bench.serve("second") as second:
             # live changes, while the second one starts
             asked = client()
-            until(lambda: asked.status().events == 200, tell("first"))
+            until(lambda: asked.status().events == 200, output_of("first"))
             with pytest.raises(ChangeRefused, match="least"):
                 asked.add("big", BIG, sink="json")
             assert asked.param("least", 40).record
@@ -176,8 +176,8 @@ def test_a_pond_is_served_changed_killed_and_taken_over(spark: SparkSession, tmp
                 Client(asked.url, "a-token-that-is-wrong").queries()
             bench.add_file()
             bench.add_file()
-            until(lambda: asked.status().events == 400, tell("first"))
-            until(lambda: asked.lookup("spend", "c1").window_us == (20 * SECOND, 30 * SECOND), tell("first"))
+            until(lambda: asked.status().events == 400, output_of("first"))
+            until(lambda: asked.lookup("spend", "c1").window_us == (20 * SECOND, 30 * SECOND), output_of("first"))
             row = {"c": "c1", "n": 25, "start": "1970-01-01T00:00:20.000Z", "total": 1225}
             assert asked.lookup("spend", "c1").row == row
             scraped = metrics(asked, bench.pond)
@@ -189,7 +189,7 @@ def test_a_pond_is_served_changed_killed_and_taken_over(spark: SparkSession, tmp
             assert used and {re.sub("_(bucket|sum|count)$", "", name) for name in used} <= known
 
             # the standby tells what the log says, and changes nothing
-            until(lambda: "Standing by" in bench.said("second"), tell("second"))
+            until(lambda: "Standing by" in bench.said("second"), output_of("second"))
             url = re.findall(r"served at (\S+)", bench.said("second"))[0]
             standby = Client(url, Places(bench.pond).known_secret())
             assert standby.health().role == "standby"
@@ -205,8 +205,8 @@ def test_a_pond_is_served_changed_killed_and_taken_over(spark: SparkSession, tmp
 
             first.send_signal(signal.SIGKILL)
             killed = time.monotonic()
-            until(lambda: standby.health().role == "leader", tell("second"))
-            changed = until(lambda: client().param("least", 60), tell("second"))
+            until(lambda: standby.health().role == "leader", output_of("second"))
+            changed = until(lambda: client().param("least", 60), output_of("second"))
             seconds = time.monotonic() - killed
             noticed = standby.status().took_over_s
             print(f"led again {noticed:.2f} s after it was noticed, and was changed {seconds:.2f} s after the kill")
@@ -215,9 +215,9 @@ def test_a_pond_is_served_changed_killed_and_taken_over(spark: SparkSession, tmp
             # nothing was lost, nothing comes twice, and changes go on
             bench.add_file()
             bench.add_file()
-            until(lambda: standby.status().events == 200, tell("second"))
-            until(lambda: len(written(tmp_path / "spend")) == 20, tell("second"))
-            until(lambda: len(written(bench.pond / "out" / "big")) == 12, tell("second"))
+            until(lambda: standby.status().events == 200, output_of("second"))
+            until(lambda: len(written(tmp_path / "spend")) == 20, output_of("second"))
+            until(lambda: len(written(bench.pond / "out" / "big")) == 12, output_of("second"))
             assert written(tmp_path / "spend") == expected(range(5))
             assert written(bench.pond / "out" / "big") == expected(range(2, 4), 40) | expected(range(4, 5), 60)
             # a subscriber of both processes got the same rows, each once
@@ -288,37 +288,37 @@ def test_a_leader_that_was_suspended_past_its_take_over_writes_nothing(spark: Sp
     bench.add_file()
     bench.add_file()
 
-    def tell(name: str) -> Callable[[], str]:
+    def output_of(name: str) -> Callable[[], str]:
         return lambda: bench.said(name)
 
     # the Java machine of the leader is suspended, too
     with ExitStack() as ends:
         leader = ends.enter_context(bench.serve("first"))
-        until(lambda: "Leading" in bench.said("first"), tell("first"))
+        until(lambda: "Leading" in bench.said("first"), output_of("first"))
         standby = ends.enter_context(bench.serve("second", [str(JOINED)], joining(spark)))
-        until(lambda: "Standing by" in bench.said("second"), tell("second"))
-        until(lambda: Client.of(bench.pond).status().events == 200, tell("first"))
+        until(lambda: "Standing by" in bench.said("second"), output_of("second"))
+        until(lambda: Client.of(bench.pond).status().events == 200, output_of("first"))
         until(lambda: Client.of(bench.pond).lookup("spend", "c1").window_us == (0, 10 * SECOND), lambda: "the view")
         old = Client.of(bench.pond)
         family = [leader.pid, *below(leader.pid)]
         for pid in family:
             os.kill(pid, signal.SIGSTOP)
-        until(lambda: "Leading" in bench.said("second"), tell("second"))
+        until(lambda: "Leading" in bench.said("second"), output_of("second"))
         bench.add_file()
         bench.add_file()
-        until(lambda: Client.of(bench.pond).status().events == 200, tell("second"))
+        until(lambda: Client.of(bench.pond).status().events == 200, output_of("second"))
         until(lambda: Client.of(bench.pond).lookup("spend", "c1").window_us == (20 * SECOND, 30 * SECOND),
-              tell("second"))  # fmt: skip
+              output_of("second"))  # fmt: skip
         assert Client.of(bench.pond).url != old.url
         for pid in family:
             os.kill(pid, signal.SIGCONT)
         bench.add_file()
-        until(lambda: "MP-FENCED" in bench.said("first"), tell("first"))
-        until(lambda: old.health().role == "standby", tell("first"))
-        until(lambda: len(written(tmp_path / "spend")) == 16, tell("second"))
+        until(lambda: "MP-FENCED" in bench.said("first"), output_of("first"))
+        until(lambda: old.health().role == "standby", output_of("first"))
+        until(lambda: len(written(tmp_path / "spend")) == 16, output_of("second"))
         assert written(tmp_path / "spend") == expected(range(4))
         until(lambda: Client.of(bench.pond).lookup("spend", "c1").window_us == (30 * SECOND, 40 * SECOND),
-              tell("second"))  # fmt: skip
+              output_of("second"))  # fmt: skip
         assert "starts anew" not in bench.said("first"), "a suspension is not a stall"
         for process in (standby, leader):
             process.send_signal(signal.SIGTERM)

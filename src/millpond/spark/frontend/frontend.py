@@ -260,20 +260,25 @@ class FrontEnd(DeclaredRelations):
                 self.unsupported[query.name] = UnsupportedQuery(
                     "Expressions that Spark evaluates have other keys in its state.", "Its text need not change."
                 )
-        unsupported = [query for query in spec.all_queries if query.name in self.unsupported]
-        steps = {
-            query.name: {step.name for step in (*inner_of(query, by_name), query)} for query in spec.all_queries
-        }
-        needed = {step for name, some in steps.items() if name not in self.unsupported for step in some}
-        self._uncomputed |= {step for query in unsupported for step in steps[query.name]} - needed
-        for stream in (by_name[name] for query in unsupported for name in streams_of(query, by_name)):
-            if stream.derived is not None and stream.name not in self._derived:
-                bases = (self._streams[base] for base in stream.derived.reads)
-                self._derived[stream.name] = placeholder(self._spark, stream, bases)
+        if self.unsupported:
+            self._leave_out_unsupported(spec, by_name)
         for stream in spec.streams:
             if stream.upstreams:
                 shown = stream if stream.steps else show_rows(self._spark, self._queries[stream.name])
                 self._chained[stream.name] = shown
+
+    def _leave_out_unsupported(self, spec: PondSpec, by_name: Mapping[str, Stream]) -> None:
+        """Compute no steps that only unsupported queries have, and read NULLs of derived streams that are not known."""
+        steps = {query.name: {step.name for step in (*inner_of(query, by_name), query)} for query in spec.all_queries}
+        needed = {step for name, some in steps.items() if name not in self.unsupported for step in some}
+        for query in spec.all_queries:
+            if query.name not in self.unsupported:
+                continue
+            self._uncomputed |= steps[query.name] - needed
+            for stream in (by_name[name] for name in streams_of(query, by_name)):
+                if stream.derived is not None and stream.name not in self._derived:
+                    bases = (self._streams[base] for base in stream.derived.reads)
+                    self._derived[stream.name] = placeholder(self._spark, stream, bases)
 
     def adopt(self, streams: Iterable[Stream]) -> None:
         """Let derived streams inherit from their bases what the log says; an older version inherited nothing."""

@@ -18,13 +18,11 @@ _KEY = re.compile(rb'"key":"([0-9a-f]{16})"')
 _LAMBDA = "lambdafunction("
 
 
-def stored_keys(
-    stored: AnyQuery, analysed: AnyQuery, expressions: Mapping[str, Projected]
-) -> dict[str, str]:  # fmt: skip
+def stored_keys(stored: AnyQuery, analysed: AnyQuery, expressions: Mapping[str, Projected]) -> dict[str, str]:
     """The stored key of each expression of `analysed`, by its own key; empty unless the queries differ in nothing else.
 
-    The SQL of an expression does not tell variables of a lambda apart. So a query with one must have a text, or the
-    keys of an earlier release.
+    Variables of a lambda look alike in the SQL of an expression. So a query with a lambda must have a text, or the keys
+    that an earlier release gave these expressions.
     """
     before, now = (msgspec.json.encode(query) for query in (stored, analysed))
     if before == now or _KEY.sub(b"", before) != _KEY.sub(b"", now):
