@@ -50,6 +50,10 @@ os.environ.setdefault(
     " ".join((*JAVA_FLAGS, "-XX:ReservedCodeCacheSize=256m", "-Dspark.sql.streaming.pollingDelay=100ms")),
 )
 
+# By default the garbage collector traverses new objects after 700 of them, which takes a fiftieth of the CPU time of
+# tests, and all objects again and again while tests are collected.
+gc.set_threshold(50_000, 20, 100)
+
 # Without bytecode on disk, each process and each of Spark's workers would compile all modules that it imports.
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
     sys.dont_write_bytecode = False

@@ -48,8 +48,9 @@ def function(name: str, timers: int | None = None, ttl: int | None = None) -> Us
         ("approved", "amount"), FIELDS, UNSET if ttl is None else ttl * SECOND,
         UNSET if timers is None else timers * SECOND,
     )  # fmt: skip
+    version = f"{timers or 0}{ttl or 0:02}"  # one pond may call each
     return UserFunction(
-        name, "1", f"sample_functions:{name}", "stateful", ("boolean", "double"), ROW, 30_000, keyed=keyed
+        name, version, f"sample_functions:{name}", "stateful", ("boolean", "double"), ROW, 30_000, keyed=keyed
     )
 
 
@@ -122,23 +123,25 @@ CALLED = (
 @pytest.mark.parametrize("seed", seeds(0, 2))
 def test_rows_are_those_of_the_naive_twin_for_any_cut(tmp_path: Path, seed: int) -> None:
     rows = events(seed)
-    for i, called in enumerate(CALLED):
-        right = expected(rows, called)
-        assert len(right) > 5
-        for instances, epochs in ((1, [rows]), (3, cut(rows, seed))):
-            asked = [query("q", called)]
-            found = answers(tmp_path / f"{i}-{instances}", asked, epochs, instances, deal=dealt(seed))
-            assert found_in(found, "q") == right, (called.state, instances)
+    right = {f"q{i}": expected(rows, called) for i, called in enumerate(CALLED)}
+    assert min(map(len, right.values())) > 5
+    queries = [query(f"q{i}", called) for i, called in enumerate(CALLED)]
+    for instances, epochs in ((1, [rows]), (3, cut(rows, seed))):
+        found = answers(tmp_path / str(instances), queries, epochs, instances, deal=dealt(seed))
+        for name in right:
+            assert found_in(found, name) == right[name], (name, instances)
 
 
 @pytest.mark.parametrize("seed", seeds(0, 2))
 def test_migration_and_a_second_pond_change_nothing(tmp_path: Path, seed: int) -> None:
-    rows, dice = events(seed, 240, "abcdefghijklmnop"), random.Random(seed)
-    for i, called in enumerate(CALLED[-2:]):
-        run = run_with_moves(tmp_path / str(i), [query("q", called)], cut(rows, seed), dice, seed, 0.6)
-        assert found_in(run.answers(), "q") == expected(rows, called, drained=False)
-        run.pond.drain()
-        assert found_in(run.answers(), "q") == expected(rows, called)
+    rows, called = events(seed, 240, "abcdefghijklmnop"), dict(zip("ab", CALLED[-2:], strict=True))
+    queries = [query(name, one) for name, one in called.items()]
+    run = run_with_moves(tmp_path, queries, cut(rows, seed), random.Random(seed), seed, 0.6)
+    for drained in (False, True):
+        if drained:
+            run.pond.drain()
+        for name, one in called.items():
+            assert found_in(run.answers(), name) == expected(rows, one, drained)
 
 
 def test_many_epochs_merge_states_and_forget_old_ones(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from millpond.spark.session.class_archive import archive_path
 from millpond.spark.session.java import find_java, spark_home, with_archive, with_named_jars
 
-SECONDS = 60.0
+SECONDS = 180.0
 """The default time to wait for a condition."""
 
 JAVA_FLAGS = (
