@@ -22,9 +22,10 @@ test: lint prepare  ## Lint, check types, run every test, four files at a time
 quick: $(READY)  ## Test what the uncommitted change reaches, for about a minute
 	$(BIN)/python tests/quick.py
 
-services: $(READY)  ## Fetch jars for tests: of Kafka, of Spark's connector to it, and of HDFS
+services: $(READY)  ## Fetch jars for tests: of Kafka, of Spark's connector to it, of HDFS, and of an S3 server
 	@$(BIN)/python -m kit.servers.kafka_server --fetch >/dev/null
 	@$(BIN)/python -m kit.servers.hdfs_server
+	@$(BIN)/python -m kit.servers.s3_proxy
 
 exhaustive: $(READY)  ## Every fault at every occurrence, and 40 times the random inputs, for hours
 	$(BIN)/pytest -m exhaustive

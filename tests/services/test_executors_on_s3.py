@@ -20,7 +20,7 @@ import pytest
 
 from kit.programs.forked_program import ForkedProgram
 from kit.servers.process_tree import children
-from kit.servers.s3_server import S3Server
+from kit.servers.s3_proxy import S3Proxy
 from kit.servers.servers import JAVA_FLAGS, archived_class_path, maps_archive, until
 from millpond.log.locations.address import address_of
 
@@ -88,9 +88,9 @@ def end_hosts(stopped: int) -> None:
 
 @pytest.mark.usefixtures("mount_namespaces")
 def test_executors_without_the_drivers_folders_use_the_bucket_and_a_bounded_cache_of_their_own(
-    s3_connected: S3Server, tmp_path: Path
+    strict_s3_connected: S3Proxy, tmp_path: Path
 ) -> None:
-    hidden, address = prepare(tmp_path), address_of(f"s3://{s3_connected.bucket()}/ponds/blind")
+    hidden, address = prepare(tmp_path), address_of(f"s3://{strict_s3_connected.bucket()}/ponds/blind")
     words = ["run", str(tmp_path / "ev.sql"), "--checkpoint", str(address), "--once", "--drain"]
     options = ["--master", "local-cluster[2,1,1024]", "--memory", "700m"]
     log = tmp_path / "run.log"

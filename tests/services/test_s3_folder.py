@@ -1,4 +1,4 @@
-"""The folder in an object store against an S3 server: conditional puts, counted requests, lost replies, throttling."""
+"""The folder in an object store against two S3 servers: conditional puts, counted requests, lost replies, 503s."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 from obstore.store import S3Store
 
 from kit.inputs.folder_suite import FolderSuite
+from kit.programs.s3_program import DISTURBANCES
 from kit.servers.network_link import NetworkLink
+from kit.servers.s3_proxy import S3Proxy
 from kit.servers.s3_server import Fault, S3Server
 from millpond.errors import PlaceError, UnreachableError
 from millpond.log.locations.address import objects_at
@@ -28,6 +30,28 @@ class TestS3Folder(FolderSuite):
     """A prefix of a bucket; the keys come from the environment."""
 
     races = 5
+
+
+class TestStrictS3Folder(FolderSuite):
+    """The same on a server that decides itself which put comes first, and checks the signature of each request."""
+
+    races = 5
+
+    @pytest.fixture
+    def folder(self, strict_s3_connected: S3Proxy) -> ObjectFolder:
+        bucket = strict_s3_connected.bucket()
+        return ObjectFolder(StoreObjects(S3Store(bucket), "pond/log", f"s3://{bucket}/pond/log"))
+
+
+def test_a_wrong_key_is_refused_without_showing_it(
+    strict_s3_connected: S3Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = strict_s3_connected.bucket()
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-wrong-secret")
+    folder = ObjectFolder(StoreObjects(S3Store(bucket), "log", f"s3://{bucket}/log"))
+    with pytest.raises(PlaceError, match=f"s3://{bucket}/log failed: .*403 Forbidden") as failed:
+        folder.create("a", b"x")
+    assert "credentials" in failed.value.cure and "a-wrong-secret" not in str(failed.value)
 
 
 def test_each_method_is_one_request(folder: ObjectFolder, s3_server: S3Server) -> None:
@@ -61,6 +85,45 @@ def test_throttled_requests_are_retried(folder: ObjectFolder, s3_server: S3Serve
     assert log.append(0, b"x") == Won()
     assert log.read(0) == b"x"
     assert folder.names() == [numbered_name(0)]
+
+
+def test_a_put_that_arrives_late_changes_no_record(folder: ObjectFolder, s3_server: S3Server) -> None:
+    log = Log(folder)
+    s3_server.fail(("PUT", "arrives late"))
+    assert log.append(0, b"ours") == Won(), "the client makes the request again"
+    s3_server.fail(("PUT", "arrives late"))
+    log.write_hint(0)
+    assert [log.append(n, b"later") for n in range(1, 6)] == [Won()] * 5
+    log.write_hint(5)
+    s3_server.fail(("PUT", "arrives late"))
+    log.write_hint(0)
+    assert [log.read(0) for _ in range(5)] == [b"ours"] * 5, "by now, both late puts have arrived"
+    assert folder.read("_last") == b"0" and log.last() == 5
+
+
+def test_a_late_listing_lacks_the_newest_records_only(folder: ObjectFolder, s3_server: S3Server) -> None:
+    log = Log(folder)
+    for n in range(5):
+        log.append(n, b"x")
+    s3_server.fail(("LIST", "listed late"))
+    assert folder.names() == [numbered_name(n) for n in range(2)]
+    s3_server.fail(("LIST", "listed late"))
+    assert log.last() == 1, "without a hint"
+    assert log.last(0) == 4 and folder.names() == [numbered_name(n) for n in range(5)]
+
+
+def test_a_disturbed_store_keeps_what_a_log_needs(folder: ObjectFolder, s3_server: S3Server) -> None:
+    log, before = Log(folder), s3_server.met()
+    s3_server.disturb(0.3)
+    for n in range(20):
+        assert log.append(n, b"%d" % n) in (Won(), Lost(b"%d" % n))
+        assert log.append(n, b"other") == Lost(b"%d" % n)
+        assert {numbered_name(earlier) for earlier in range(n - 2)} <= {*folder.names()}
+        assert folder.exists(numbered_name(n))
+    s3_server.disturb(0)
+    assert [log.read(n) for n in range(20)] == [b"%d" % n for n in range(20)]
+    met = {fault for fault, count in s3_server.met().items() if count > before.get(fault, 0)}
+    assert met == {fault for faults in DISTURBANCES.values() for fault in faults}
 
 
 def test_a_store_that_refuses_conditions_is_no_store_that_does_not_answer(s3_connected: S3Server) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.servers.s3_proxy import S3Proxy
 from kit.servers.s3_server import S3Server
 from millpond.clock import lap_us
 from millpond.control.commands.doctor import Target, check_place
@@ -19,9 +20,11 @@ from millpond.log.protocol import perform
 from millpond.state.ports.files import IDENTITY
 
 
-@pytest.fixture
-def address(s3_connected: S3Server) -> Address:
-    return address_of(f"s3://{s3_connected.bucket()}/ponds/a")
+@pytest.fixture(params=["s3_connected", "strict_s3_connected"])
+def address(request: pytest.FixtureRequest) -> Address:
+    """An address on each of the servers."""
+    server: S3Server | S3Proxy = request.getfixturevalue(request.param)
+    return address_of(f"s3://{server.bucket()}/ponds/a")
 
 
 def test_a_pond_is_created_once_and_opened_again(address: Address, tmp_path: Path) -> None:
@@ -36,7 +39,7 @@ def test_a_pond_is_created_once_and_opened_again(address: Address, tmp_path: Pat
     assert open_truth(address, tmp_path / "c").manifest.n == 0
 
 
-def test_what_is_no_pond_is_refused_by_its_address(address: Address, s3_server: S3Server, tmp_path: Path) -> None:
+def test_what_is_no_pond_is_refused_by_its_address(address: Address, tmp_path: Path) -> None:
     with pytest.raises(ForeignPondError, match=f"{address} holds no pond"):
         read_truth(address, tmp_path)
     address.objects().put("notes.txt", b"mine")
@@ -52,13 +55,12 @@ def test_what_is_no_pond_is_refused_by_its_address(address: Address, s3_server: 
         open_truth("s3://no-such-bucket/a", tmp_path)
 
 
-def test_a_store_that_ignores_conditions_is_refused_by_name(
-    address: Address, s3_server: S3Server, tmp_path: Path
-) -> None:
-    s3_server.fail(*[("PUT", "condition ignored")] * 20)
+def test_a_store_that_ignores_conditions_is_refused_by_name(s3_connected: S3Server, tmp_path: Path) -> None:
+    address = address_of(f"s3://{s3_connected.bucket()}/ponds/a")
+    s3_connected.fail(*[("PUT", "condition ignored")] * 20)
     with pytest.raises(PlaceError, match=f"{address}/log let 4 of 4 writers create one name"):
         open_truth(address, tmp_path)
-    s3_server.fail()
+    s3_connected.fail()
     assert address.folder("log").names() == []
 
 

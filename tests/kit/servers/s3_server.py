@@ -10,33 +10,38 @@ import sys
 from contextlib import suppress
 from typing import Literal
 
-from kit.servers.servers import SECONDS, Watched, free_ports, until
+from kit.servers.servers import LOOPBACK, SECONDS, Host, Watched, free_ports, until
 
-Fault = Literal["throttled", "failed after", "cut after", "condition ignored", "condition refused"]
+Fault = Literal[
+    "throttled", "failed after", "cut after", "arrives late", "listed late", "condition ignored", "condition refused"
+]
 """What happens to a request. `throttled`: 503, and nothing is done. `failed after`: done, then answered by 500.
-`cut after`: done, then the connection is closed without a reply. Stores without conditional puts have the other two:
-`condition ignored`: an existing object is overwritten. `condition refused`: 501, and nothing is done.
+`cut after`: done, then the connection is closed without a reply. `arrives late`: the connection is closed, and the put
+is done five requests later. `listed late`: the listing lacks the three newest objects. Stores without conditional puts
+have the other two: `condition ignored`: an existing object is overwritten. `condition refused`: 501, and nothing is
+done.
 """
 
 
 class S3Server(Watched):
     """One server without stored data; a context manager that stops it. A client with any keys may do everything.
 
-    `host`: the address at which it listens; 0.0.0.0 for hosts in network namespaces.
+    `host`: where it runs, and the address at which it listens; 0.0.0.0 for hosts in network namespaces.
     """
 
-    def __init__(self, port: int | None = None, host: str = "127.0.0.1") -> None:
+    def __init__(self, port: int | None = None, host: Host = LOOPBACK) -> None:
         if importlib.util.find_spec("moto") is None:
             raise FileNotFoundError("no moto is installed: pip install 'millpond[test]'")
         super().__init__()
         self.port = free_ports(1)[0] if port is None else port
         self._host = host
+        self._reached_at = "127.0.0.1" if host.address == "0.0.0.0" else host.address
         self._numbers = itertools.count()
 
     @property
     def url(self) -> str:
         """The endpoint."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self._reached_at}:{self.port}"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -51,7 +56,8 @@ class S3Server(Watched):
 
     def start(self) -> S3Server:
         """Start the server, empty, and wait until it answers."""
-        self.launch([sys.executable, "-m", "kit.servers.s3_program", "--port", str(self.port), "--host", self._host])
+        words = [sys.executable, "-m", "kit.programs.s3_program", "--port", str(self.port)]
+        self.launch([*self._host.inside, *words, "--host", self._host.address])
         until(self._answers, f"the S3 server at {self.port} answers")
         return self
 
@@ -68,13 +74,22 @@ class S3Server(Watched):
         """
         self._request("PUT", "/_test/faults", json.dumps(faults).encode())
 
+    def disturb(self, rate: float) -> None:
+        """Let each request fail with this probability, as those of a busy store do (`s3_program.DISTURBANCES`)."""
+        self._request("PUT", "/_test/rate", json.dumps(rate).encode())
+
+    def met(self) -> dict[str, int]:
+        """The number of requests since the start that each fault has met."""
+        counted: dict[str, int] = json.loads(self._request("GET", "/_test/met"))
+        return counted
+
     def requests(self) -> dict[str, int]:
         """The number of requests since the start by kind: GET, PUT, HEAD, DELETE, LIST, BUCKET; retries count."""
         counted: dict[str, int] = json.loads(self._request("GET", "/_test/requests"))
         return counted
 
     def _request(self, method: str, path: str, body: bytes = b"") -> bytes:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
+        connection = http.client.HTTPConnection(self._reached_at, self.port, timeout=SECONDS)
         try:
             connection.request(method, path, body)
             reply = connection.getresponse()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-_SERVERS = ("kafka", "hdfs")
+_SERVERS = ("kafka", "hdfs", "strict_s3")
 
 _SERVER = re.compile(rf"(?<![.\w])({'|'.join(_SERVERS)})_(?:server|connected)\b")
 """Names of fixtures, not of modules of the kit."""

@@ -12,6 +12,7 @@ FILES = {
     "tests/spark/test_kafka.py": "kafka",
     "tests/services/test_hdfs_folder.py": "hdfs",
     "tests/services/test_remote_pond.py": "hdfs",
+    "tests/services/test_s3_truth.py": "strict_s3",
     "tests/spark/test_joins.py": "tests/spark/test_joins.py",
     "src/millpond/tokens.py": "src/millpond/tokens.py",
 }
