@@ -31,8 +31,8 @@ class PartFolder(ABC):
     """
 
     @abstractmethod
-    def names(self) -> list[str]:
-        """All names, in no order; none if the folder does not exist."""
+    def names(self, after: str = "") -> list[str]:
+        """The names that sort behind `after`, in no order; none if the folder does not exist."""
 
     @abstractmethod
     def read(self, name: str) -> bytes | None:
@@ -60,9 +60,9 @@ class LocalParts(PartFolder):
             with explained(path):
                 path.mkdir(parents=True, exist_ok=True)
 
-    def names(self) -> list[str]:
+    def names(self, after: str = "") -> list[str]:
         with explained(self._path), suppress(FileNotFoundError):
-            return os.listdir(self._path)
+            return [name for name in os.listdir(self._path) if name > after]
         return []
 
     def read(self, name: str) -> bytes | None:
@@ -106,8 +106,8 @@ class ObjectParts(PartFolder):
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
 
-    def names(self) -> list[str]:
-        return [name for name, _ in self._objects.list() if "/" not in name]
+    def names(self, after: str = "") -> list[str]:
+        return [name for name, _ in self._objects.list(after) if "/" not in name]
 
     def read(self, name: str) -> bytes | None:
         return self._objects.get(name)

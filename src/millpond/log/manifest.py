@@ -354,15 +354,14 @@ def load(log: Log, manifests: Manifests, upto: int | None = None, known: Manifes
 
 
 def check_whole(log: Log, manifest: Manifest) -> None:
-    """Checks that no record exists after the last record of a manifest; called once per driver, as it lists the log.
+    """Checks that no record exists after the last record of a manifest; called once per driver, as it lists names.
 
     An append into a hole would split the log in two, because the records after the hole follow another record.
 
     Raises:
         CorruptError: the next record is missing, but later ones exist.
     """
-    highest = log.highest()
-    if highest is not None and highest > manifest.n:
+    if log.highest(manifest.n) is not None:
         _check_no_hole(log, manifest.n + 1)
 
 

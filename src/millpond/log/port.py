@@ -58,8 +58,9 @@ class Folder(Protocol):
     def exists(self, name: str) -> bool:
         """Whether the file exists, without reading it."""
 
-    def names(self) -> list[str]:
-        """Returns all names, in any order; may be slow, so it is never called within an epoch."""
+    def names(self, after: str = "") -> list[str]:
+        """Returns the names that sort behind `after`, in any order; may be slow, so it is never called within an epoch.
+        """
 
     def remove(self, name: str) -> None:
         """Removes the file if it exists; for derived files and files of tests only."""
@@ -88,9 +89,10 @@ def numbered_name(n: int) -> str:
     return f"{n:0{_NAME_DIGITS}d}"
 
 
-def numbers_in(folder: Folder) -> list[int]:
-    """Returns all numbers in the folder, ascending, by a full listing; other names are ignored."""
-    return sorted(int(name) for name in folder.names() if _NUMBERED.fullmatch(name))
+def numbers_in(folder: Folder, after: int = -1) -> list[int]:
+    """Returns the numbers in the folder above `after`, ascending, by a listing; other names are ignored."""
+    names = folder.names(numbered_name(after) if after >= 0 else "")
+    return sorted(int(name) for name in names if _NUMBERED.fullmatch(name))
 
 
 def read_hint(folder: Folder) -> int | None:
@@ -153,9 +155,12 @@ class Log:
         numbers = numbers_in(self._folder)
         return numbers[-1] if numbers else None
 
-    def highest(self) -> int | None:
-        """Returns the highest number present, even after a hole, by a full listing; None for an empty log."""
-        return max(numbers_in(self._folder), default=None)
+    def highest(self, after: int) -> int | None:
+        """Returns the highest number present above `after`, even after a hole; None: there is none.
+
+        A store that lists names in order does not list the records up to `after`, which may be millions.
+        """
+        return max(numbers_in(self._folder, after), default=None)
 
     def write_hint(self, n: int) -> None:
         """Writes the hint for the next reader; a wrong hint only costs time."""

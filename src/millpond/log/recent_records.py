@@ -61,9 +61,9 @@ class RecentRecords:
                 return True
         return self._folder.exists(name)
 
-    def names(self) -> list[str]:
+    def names(self, after: str = "") -> list[str]:
         """See `port.Folder`."""
-        return self._folder.names()
+        return self._folder.names(after)
 
     def remove(self, name: str) -> None:
         """See `port.Folder`."""

@@ -32,6 +32,8 @@ class FolderSuite:
             log.append(n, b"y")
         log.write_hint(2)
         assert sorted(folder.names()) == [*(numbered_name(n) for n in range(3)), "_last"]
+        assert sorted(folder.names(numbered_name(1))) == [numbered_name(2), "_last"]
+        assert (log.highest(1), log.highest(2)) == (2, None)
 
     def test_of_many_threads_exactly_one_wins(self, folder: Folder) -> None:
         """All losers see the bytes of the winner."""

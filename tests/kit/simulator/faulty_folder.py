@@ -90,10 +90,10 @@ class FaultyFolder:
         self._throttle("exists", name)
         return self.inner.exists(name)
 
-    def names(self) -> list[str]:
-        """Return all names, without some of the newest if this listing is old; see `port.Folder`."""
+    def names(self, after: str = "") -> list[str]:
+        """Return the names behind `after`, without some of the newest if this listing is old; see `port.Folder`."""
         self._throttle("names", "")
-        found = self.inner.names()
+        found = self.inner.names(after)
         if self._random.random() >= 10 * self.rate:
             return found
         hidden = {name for name in self._newest if name in found and self._random.random() < 0.5}

@@ -78,9 +78,9 @@ class MemoryFolder:
         """Return whether the file exists; see `port.Folder`."""
         return name in self.files
 
-    def names(self) -> list[str]:
-        """Return all names; see `port.Folder`."""
-        return list(self.files)
+    def names(self, after: str = "") -> list[str]:
+        """Return the names behind `after`; see `port.Folder`."""
+        return [name for name in self.files if name > after]
 
     def remove(self, name: str) -> None:
         """Remove the file if it exists; see `port.Folder`."""

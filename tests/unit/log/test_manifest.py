@@ -56,9 +56,9 @@ class CountingFolder(MemoryFolder):
         self.reads += 1
         return super().read(name)
 
-    def names(self) -> list[str]:
+    def names(self, after: str = "") -> list[str]:
         self.listings += 1
-        return super().names()
+        return super().names(after)
 
 
 def test_offsets_writer_spec_and_changes_are_the_newest() -> None:

@@ -43,7 +43,7 @@ class UnlistedFolder(MemoryFolder):
         self.probes += 1
         return super().exists(name)
 
-    def names(self) -> list[str]:
+    def names(self, after: str = "") -> list[str]:
         raise AssertionError("the normal path never lists the folder")
 
 

@@ -8,7 +8,7 @@ import re
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -89,10 +89,16 @@ def open_truth(given: Given, cache: Path | None = None) -> Truth:
             _check_unused(address, begun, used)
             root.create(IDENTITY, writer_token().encode())
     identity = identity_in(address)
-    check_create_if_absent(address.folder("log"), writer_token())
+    _check_creates(address / "log")
     truth = _loaded(address, identity, cache)
     check_whole(truth.log, truth.manifest)
     return truth
+
+
+@cache
+def _check_creates(log: Address) -> None:
+    """Check once in a process that a folder supports create-if-absent: in a bucket that takes twelve round trips."""
+    check_create_if_absent(log.folder(), writer_token())
 
 
 def _check_unused(address: Address, begun: bool, used: bool) -> None:

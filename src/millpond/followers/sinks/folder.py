@@ -18,7 +18,7 @@ import pyarrow as pa
 from millpond.errors import ForeignPondError
 from millpond.faults import reached
 from millpond.followers.cursors import CursorFile, follower_name, is_next
-from millpond.followers.part_folders import part_folder
+from millpond.followers.part_folders import PartFolder, part_folder
 from millpond.followers.record_rows import RowsReader
 from millpond.followers.sinks.context import SinkContext
 from millpond.followers.sinks.file_formats import Format, format_of
@@ -69,10 +69,9 @@ class FolderSink:
         self._rows = rows
         self._cursor_file = CursorFile(address / CURSOR_NAME)
         self._parts = part_folder(address)
-        names = self._parts.names()
-        self._check_ours(Marker(pond_id, query, form.name, late=late), names)
-        self._last_cursor = max(Cursor(since), _highest_part(names))
-        self._parts.clean(self._cursor().n)
+        self._check_ours(Marker(pond_id, query, form.name, late=late))
+        self._last_cursor = Cursor(since)
+        self._parts.clean(self.cursor().n)
 
     @classmethod
     def open(cls, context: SinkContext) -> FolderSink:
@@ -87,8 +86,8 @@ class FolderSink:
 
     def cursor(self) -> Cursor:
         """See `Follower.cursor`: the highest of the cursor file, the parts' names and `since`."""
-        self._last_cursor = max(self._last_cursor, _highest_part(self._parts.names()))
-        return self._cursor()
+        self._last_cursor = _last_part(self._parts, self._cursor())
+        return self._last_cursor
 
     def rewind(self, to: Cursor) -> str:
         """See `Reversible.rewind`: parts are named by records, so the parts of later records are deleted."""
@@ -123,18 +122,19 @@ class FolderSink:
         return self._rows.needed(record, self._query, f"The folder {self._address}", cure)
 
     def _create_part(self, n: int, table: pa.Table) -> None:
-        name = f"part-{numbered_name(n)}{self._form.suffix}"
+        name = f"{_part_name(n)}{self._form.suffix}"
         self._parts.create(name, lambda file: self._form.write(table, file))
 
     def _save_cursor(self, cursor: Cursor) -> None:
         self._cursor_file.write(cursor)
 
-    def _check_ours(self, ours: Marker, names: Iterable[str]) -> None:
-        if MARKER_NAME not in names:
-            self._check_nobodys(names)
+    def _check_ours(self, ours: Marker) -> None:
+        if (marker := self._parts.read(MARKER_NAME)) is None:
+            self._check_nobodys(self._parts.names())
             self._parts.create(MARKER_NAME, lambda file: file.write(msgspec.json.encode(ours)))
+            marker = self._parts.read(MARKER_NAME)
         try:
-            theirs = msgspec.json.decode(self._parts.read(MARKER_NAME) or b"", type=Marker)
+            theirs = msgspec.json.decode(marker or b"", type=Marker)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise ForeignPondError(
                 f"The file {self._address}/{MARKER_NAME} does not say whose folder this is: {error}.",
@@ -166,10 +166,19 @@ def folder_cursor(address: Address) -> int:
     Raises:
         PlaceError: the folder cannot be read.
     """
-    names = part_folder(address, make=False).names()
-    return max(CursorFile(address / CURSOR_NAME).read(), _highest_part(names)).n if names else NOTHING_APPLIED
+    return _last_part(part_folder(address, make=False), CursorFile(address / CURSOR_NAME).read()).n
 
 
-def _highest_part(names: Iterable[str]) -> Cursor:
+def _part_name(n: int) -> str:
+    """The name of the part of record `n`, without its suffix."""
+    return f"part-{numbered_name(n)}"
+
+
+def _last_part(parts: PartFolder, known: Cursor) -> Cursor:
+    """The cursor at the part with the highest number, or `known` if that is higher.
+
+    An object store that lists names in order lists the later parts only.
+    """
+    names = parts.names(_part_name(known.n) if known.n >= 0 else "")
     numbers = [int(found[1]) for name in names if (found := _PART.fullmatch(name))]
-    return Cursor(max(numbers, default=NOTHING_APPLIED))
+    return max(known, Cursor(max(numbers, default=NOTHING_APPLIED)))

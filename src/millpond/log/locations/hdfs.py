@@ -116,13 +116,14 @@ class HdfsObjects(Objects):
         except FileNotFoundError:
             return []
 
-    def list(self) -> Iterator[tuple[str, int]]:
+    def list(self, after: str = "") -> Iterator[tuple[str, int]]:
         # Temporary files of processes that were killed long ago are removed, since nothing else would.
         oldest, left = now_us() // 1000 - _DRAFT_MS, []
         for found in self._await(self._statuses()):
             name = found.path.removeprefix(f"{self._path}/")
             if not name.rpartition("/")[2].startswith(_DRAFT):
-                yield name, int(found.length)
+                if name > after:
+                    yield name, int(found.length)
             elif found.modification_time < oldest:
                 left.append(name)
         self.remove(left)

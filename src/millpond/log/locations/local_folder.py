@@ -67,10 +67,10 @@ class LocalFolder:
         with self._explained():
             return (self._path / name).exists()
 
-    def names(self) -> list[str]:
-        """Returns all names except those of temporary files; see `port.Folder`."""
+    def names(self, after: str = "") -> list[str]:
+        """Returns the names behind `after`, except those of temporary files; see `port.Folder`."""
         with self._explained():
-            return [name for name in os.listdir(self._path) if not name.startswith(_TEMPORARY)]
+            return [name for name in os.listdir(self._path) if name > after and not name.startswith(_TEMPORARY)]
 
     def remove(self, name: str) -> None:
         """Removes the file if it exists; see `port.Folder`."""

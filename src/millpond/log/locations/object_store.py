@@ -146,9 +146,11 @@ class StoreObjects(Objects):
             except (FileNotFoundError, NotFoundError):
                 return None
 
-    def list(self) -> Iterator[tuple[str, int]]:
+    def list(self, after: str = "") -> Iterator[tuple[str, int]]:
+        # S3 and Google Cloud Storage begin the listing behind this name; for others the client leaves names out.
+        offset = self._prefix + after if after else None
         with self._explained():
-            for page in obstore.list(self._store, self._prefix or None):
+            for page in obstore.list(self._store, self._prefix or None, offset=offset):
                 for found in page:
                     yield str(found["path"]).removeprefix(self._prefix), int(found["size"])
 

@@ -62,8 +62,8 @@ class Objects(ABC):
         return in_parallel(self.size, names, PARALLEL)
 
     @abstractmethod
-    def list(self) -> Iterator[tuple[str, int]]:
-        """The names and sizes of all objects."""
+    def list(self, after: str = "") -> Iterator[tuple[str, int]]:
+        """The names and sizes of the objects whose names sort behind `after`."""
 
     @abstractmethod
     def rename(self, name: str, to: str) -> None:
@@ -109,9 +109,9 @@ class ObjectFolder:
         """Whether the object exists, by one request; see `port.Folder`."""
         return self._objects.size(name) is not None
 
-    def names(self) -> list[str]:
-        """Returns all names by listing the prefix; see `port.Folder`."""
-        return [name for name, _ in self._objects.list()]
+    def names(self, after: str = "") -> list[str]:
+        """Returns the names behind `after` by listing the prefix; see `port.Folder`."""
+        return [name for name, _ in self._objects.list(after)]
 
     def remove(self, name: str) -> None:
         """Removes the object if it exists; see `port.Folder`."""

@@ -365,7 +365,10 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> StoreObjects:
 
 
 @pytest.mark.parametrize("form", ["parquet", "json"])
-def test_a_bucket_gets_the_files_of_a_folder(filled: Any, tmp_path: Path, bucket: StoreObjects, form: str) -> None:
+def test_a_bucket_gets_the_files_of_a_folder(
+    filled: Any, tmp_path: Path, bucket: StoreObjects, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    all_names = part_folders.ObjectParts.names
     filled.feed(make(filled, tmp_path / "out", form))
     for last in (3, 5, 5):  # another publisher continues, and a third one has nothing to do
         filled.feed(make(filled, "s3://bucket/out", form), last=last)  # type: ignore[arg-type]
@@ -373,6 +376,14 @@ def test_a_bucket_gets_the_files_of_a_folder(filled: Any, tmp_path: Path, bucket
     for file in (tmp_path / "out").iterdir():
         assert objects.get(file.name) == file.read_bytes(), file.name
     assert len([*objects.list()]) == 5, "three parts, the marker and the cursor"
+    with monkeypatch.context() as patched:
+        listed = list[str]()
+        patched.setattr(
+            part_folders.ObjectParts, "names",
+            lambda of, after="": listed.extend(names := all_names(of, after)) or names,
+        )  # fmt: skip
+        make(filled, "s3://bucket/out", form)  # type: ignore[arg-type]
+        assert [name.partition(".")[0] for name in listed] == [f"part-{5:020}"], "not the earlier ones"
     objects.remove([CURSOR_NAME])
     sink = make(filled, "s3://bucket/out", form)  # type: ignore[arg-type]
     assert sink.cursor().n == 5 == folder_cursor(address_of("s3://bucket/out"))
