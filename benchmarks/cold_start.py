@@ -1,8 +1,9 @@
 """Time until a pond with much state goes on on a host that has nothing of it: no cache, no checkpoint of Spark.
 
-    python benchmarks/cold_start.py [--address ADDRESS] [--megabytes 1000] [--small]
+    python benchmarks/cold_start.py [--address ADDRESS | --bucket] [--megabytes 1000] [--small]
 
-ADDRESS is any address that a pond can have; without it, a temporary folder. The pond must be new. One query counts and
+ADDRESS is any address that a pond can have; `--bucket`: in an S3 server (moto) on this machine, which keeps the objects
+in memory; without both, a temporary folder. The pond must be new. One query counts and
 sums by key in a window that stays open; files of new keys are read until the live state has the size. Then the pond is
 closed, its host-local files are removed, and the operating system is asked to forget the cached pages of a local
 folder. One more file waits. `open_s`: from `Pond(...)` to the claim, with the checkpoint of Spark made from the log;
@@ -18,6 +19,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -27,6 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from results import FOLDER, keep
 
+from kit.servers.s3_server import S3Server
 from millpond import Pond, spark_session
 from millpond.log.records import STATE
 from millpond.spark.driver.epochs import Epoch
@@ -120,17 +123,20 @@ def measure(address: str, folder: Path, megabytes: float, keys: int, repeats: in
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--address")
+    parser.add_argument("--bucket", action="store_true", help="in a bucket of an S3 server on this machine")
     parser.add_argument("--megabytes", type=float, default=1000.0)
     parser.add_argument("--small", action="store_true", help="little state, once, and nothing is kept")
     asked = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as made:
+    with tempfile.TemporaryDirectory() as made, ExitStack() as ends:
         folder = Path(made)
         address = asked.address or str(folder / "pond")
-        if asked.small:
-            figures = measure(address, folder, 1, 5_000, 1)
-            keep("cold_start", figures, folder)
-        else:
-            keep("cold_start", measure(address, folder, asked.megabytes, KEYS_PER_FILE, 3), FOLDER)
+        if asked.bucket:
+            server = ends.enter_context(S3Server())
+            os.environ.update(server.environment)  # before Java starts, whose workers inherit it
+            address = f"s3://{server.bucket()}/pond"
+        size = (1.0, 5_000, 1) if asked.small else (asked.megabytes, KEYS_PER_FILE, 3)
+        name = "cold_start_bucket" if asked.bucket else "cold_start"
+        keep(name, measure(address, folder, *size), folder if asked.small else FOLDER)
 
 
 if __name__ == "__main__":

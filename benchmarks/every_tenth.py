@@ -1,6 +1,8 @@
-"""The processor of `processors.py`, in a module of its own, which the child processes of a pond import."""
+"""The processors of `processors.py` and `spike.py`, in a module that the child processes of a pond import."""
 
 from __future__ import annotations
+
+from time import sleep
 
 import numpy as np
 import pyarrow as pa
@@ -18,3 +20,13 @@ class EveryTenth:
         at, last = np.flatnonzero(number % 10 == 0), np.searchsorted(keys, np.arange(len(state)), "right") - 1
         rows = pa.table({"key": keys[at], "time": events["time"].take(at), "n": number[at], "total": total[at]})
         return rows, pa.table({"n": number[last], "total": total[last]})
+
+
+class SlowTenth(EveryTenth):
+    """The same, for the price of `EVENT_S` seconds an event, which need no core: for a machine with few of them."""
+
+    EVENT_S = 200e-6
+
+    def process(self, events: pa.Table, state: pa.Table) -> tuple[pa.Table, pa.Table]:
+        sleep(len(events) * self.EVENT_S)
+        return super().process(events, state)

@@ -102,7 +102,7 @@ def reads_events(record: object) -> bool:
 
 def leads(host: Service) -> bool:
     """Whether a host leads: it was fenced once for each time that it led and does not lead any more."""
-    return host.said("Leading after") > host.said("[MP-FENCED]")
+    return host.said("Leading;") > host.said("[MP-FENCED]")
 
 
 def measure(work: Path, server: S3Server, seconds: float, every: float, patience: float) -> dict[str, float]:
@@ -123,7 +123,7 @@ def measure(work: Path, server: S3Server, seconds: float, every: float, patience
             return made
 
         hosts, watch = {1: start(1)}, Watch(address)
-        until(lambda: hosts[1].said("Leading after"), "the first host leads", LIMIT)
+        until(lambda: hosts[1].said("Leading;"), "the first host leads", LIMIT)
         hosts |= {number: start(number) for number in range(2, HOSTS + 1)}
         for number in range(2, HOSTS + 1):
             until(lambda: hosts[number].said("Standing by"), f"host {number} stands by", LIMIT)  # noqa: B023

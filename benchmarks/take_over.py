@@ -9,15 +9,17 @@ arrives twice a second. Then the leader's host is cut off: no packet passes in e
 committed an epoch, the host is healed, and stands by. Then the new leader is cut off, and so on.
 
 Seconds from the cut, as the log in the bucket shows it: `claim_s` until the standby has claimed the pond, `epoch_s`
-until its first epoch with events is committed; `leads_s` until it says that it leads, and accepts changes. Medians, and
-the largest (`most_`). At the end, the events of the log are compared with those that were written: none is lost, none
-is counted twice. The last line is one JSON object, kept in `results/`.
+until its first epoch with events is committed; `leads_s` until it says that it leads, and accepts changes; `open_s`:
+the part of it that opening the pond took. Medians, and the largest (`most_`). At the end, the events of the log are
+compared with those that were written: none is lost, none is counted twice. The last line is one JSON object, kept in
+`results/`.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -48,14 +50,16 @@ TURN_EVENTS, PAUSE = 1_000, 0.5
 
 
 class Service:
-    """`millpond serve` on a host, with folders of its own."""
+    """`millpond serve` on a host, with folders of its own; `out`: where rows of added queries go."""
 
-    def __init__(self, number: int, host: Host, work: Path, address: Address, patience: float, endpoint: str) -> None:
+    def __init__(
+        self, number: int, host: Host, work: Path, address: Address, patience: float, endpoint: str, out: str = ""
+    ) -> None:  # fmt: skip
         self.number, folder = number, work / f"host-{number}"
         folder.mkdir()
         self._log = work / f"host-{number}.log"
         variables = {"AWS_ENDPOINT_URL": endpoint, "TMPDIR": str(folder), "SPARK_LOCAL_DIRS": str(folder)}
-        words = ["serve", str(work / "ev.sql"), "--checkpoint", str(address), "--out", str(folder / "out")]
+        words = ["serve", str(work / "ev.sql"), "--checkpoint", str(address), "--out", out or str(folder / "out")]
         options = ["--master", "local[2]", "--memory", "1g", "--patience", str(patience)]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -69,7 +73,12 @@ class Service:
         assert self._process.poll() is None, text
         return text.count(line)
 
+    def opened(self) -> float:
+        """The seconds that it took to open the pond, the last time that this service began to lead."""
+        return float(re.findall(r"opening the pond took ([0-9.]+) s", self._log.read_text())[-1])
+
     def kill(self) -> None:
+        """End the service, its Java machine and its workers."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(60)
@@ -155,7 +164,7 @@ def measure(work: Path, server: S3Server, megabytes: float, keys: int, patience:
 
         leader, watch, files, size = service(1), Watch(address), 0, 0
         add_file(work, 0, keys)
-        until(lambda: leader.said("Leading after"), "the first host leads", LIMIT)
+        until(lambda: leader.said("Leading;"), "the first host leads", LIMIT)
         standby = service(2)
         until(lambda: standby.said("Standing by"), "the second host stands by", LIMIT)
         while size < megabytes * 1e6:
@@ -166,18 +175,19 @@ def measure(work: Path, server: S3Server, megabytes: float, keys: int, patience:
             add_file(work, files, keys)
         files += 1
         until(lambda: watch.state()[1] >= files * keys, f"{files} files are read", LIMIT)
-        seconds: dict[str, list[float]] = {"claim": [], "leads": [], "epoch": []}
+        seconds: dict[str, list[float]] = {"claim": [], "open": [], "leads": [], "epoch": []}
         flow = Flow(work, files, partial(add_file, keys=TURN_EVENTS, keys_from=0))
         for turn in range(turns):
             sleep(5)
             watch.events()
-            led, stood = standby.said("Leading after"), leader.said("Standing by")
+            led, stood = standby.said("Leading;"), leader.said("Standing by")
             cut = perf_counter()
             hosts.cut(leader.number)
             claim = watch.next(lambda record: isinstance(record, ClaimRecord))
             seconds["claim"].append(perf_counter() - cut)
-            until(lambda: standby.said("Leading after") > led, "the standby leads", LIMIT)  # noqa: B023
+            until(lambda: standby.said("Leading;") > led, "the standby leads", LIMIT)  # noqa: B023
             seconds["leads"].append(perf_counter() - cut)
+            seconds["open"].append(standby.opened())
             watch.next(
                 lambda record: isinstance(record, EpochRecord) and record.writer == claim.writer  # noqa: B023
                 and record.counts.get("*", {}).get("events", 0) > 0
@@ -203,7 +213,7 @@ def store_and_folder() -> Iterator[tuple[S3Server, Path]]:
     """An S3 server that hosts reach, with the variables of its clients in the environment, and a temporary folder."""
     if (why := NetworkHosts.missing()) is not None:
         raise SystemExit(f"There can be no hosts here: {why}")
-    with S3Server(host="0.0.0.0") as server, tempfile.TemporaryDirectory(prefix="millpond-bench-") as made:
+    with S3Server(host=Host("0.0.0.0")) as server, tempfile.TemporaryDirectory(prefix="millpond-bench-") as made:
         os.environ.update(server.environment | {"MILLPOND_TOKEN": "the-token-of-the-benchmark"})
         yield server, Path(made)
 

@@ -14,12 +14,14 @@ from kit.servers.servers import Host
 class NetworkHosts:
     """Hosts 1 … `count`; the machine itself is host 0. A context manager that removes them; needs root and Linux.
 
-    `delay_ms`: how much later each packet arrives that a host but the machine itself sends; a program delays them, see
-    `delay_program`. `mbit`: how much each host can send, in Mbit/s. 0: no delay, no limit.
+    `delay_ms`: how much later each packet arrives that a host but the machine itself sends. `loss`: the part of the
+    packets to and from these hosts that are lost; afterwards `lost` is their number. A program delays and loses them,
+    see `delay_program`. `mbit`: how much each host can send, in Mbit/s. 0: no delay, no loss, no limit.
     """
 
-    def __init__(self, count: int, delay_ms: float = 0.0, mbit: int = 0) -> None:
-        self.count, self._delay_ms, self._mbit = count, delay_ms, mbit
+    def __init__(self, count: int, delay_ms: float = 0.0, mbit: int = 0, loss: float = 0.0) -> None:
+        self.count, self._delay_ms, self._mbit, self._loss = count, delay_ms, mbit, loss
+        self.lost = 0
         self._delays: subprocess.Popen[bytes] | None = None
         self._bridge, self._name = f"mpb{os.getpid()}", f"mp{os.getpid()}-"
         # processes have networks of their own, so that one that was killed leaves nothing in the way
@@ -57,7 +59,7 @@ class NetworkHosts:
             _run("ip", "link", "add", self._bridge, "address", "02:00:00:00:00:01", "type", "bridge")
             _run("ip", "addr", "add", f"{self.host(0).address}/24", "dev", self._bridge)
             _run("ip", "link", "set", self._bridge, "up")
-            if self._delay_ms:
+            if self._delay_ms or self._loss:
                 self._start_delays()
             for host in range(1, self.count + 1):
                 self._add(f"{self._name}{host}", self._link(host), self.host(host).address)
@@ -67,11 +69,11 @@ class NetworkHosts:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._delays is not None:  # before the hosts, with which their devices go away
+            self.lost = int((self._delays.communicate()[0].split() or [b"0"])[-1])
         for host in range(1, self.count + 1):
             with suppress(subprocess.CalledProcessError):
                 _run("ip", "netns", "del", f"{self._name}{host}")
-        if self._delays is not None:
-            self._delays.communicate()
         with suppress(subprocess.CalledProcessError):
             _run("ip", "link", "del", self._bridge)
 
@@ -91,7 +93,7 @@ class NetworkHosts:
 
     def _start_delays(self) -> None:
         links = [self._link(host) for host in range(1, self.count + 1)]
-        words = ["-m", "kit.programs.delay_program", str(self._delay_ms / 1e3), *links]
+        words = ["-m", "kit.programs.delay_program", str(self._delay_ms / 1e3), str(self._loss), *links]
         self._delays = subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._delays.stdout is not None and self._delays.stdout.readline(), "no devices can be made"
 
