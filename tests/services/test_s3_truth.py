@@ -12,10 +12,11 @@ from millpond.clock import lap_us
 from millpond.control.commands.doctor import Target, check_place
 from millpond.control.wiring.pond_reader import read_truth
 from millpond.control.wiring.stores_and_followers import new_writer
-from millpond.control.wiring.truth import open_truth
+from millpond.control.wiring.truth import open_truth, remembered
 from millpond.errors import CorruptError, ForeignPondError, PlaceError
 from millpond.log.locations.address import Address, address_of
 from millpond.log.manifest import load
+from millpond.log.port import numbered_name
 from millpond.log.protocol import perform
 from millpond.state.ports.files import IDENTITY
 
@@ -37,6 +38,27 @@ def test_a_pond_is_created_once_and_opened_again(address: Address, tmp_path: Pat
     perform(writer.take_over(1, "host", 1, "0", lambda _manifest: "{}"), truth.log, truth.manifests, lambda _n: None)
     assert load(again.log, again.manifests).writer == writer.token
     assert open_truth(address, tmp_path / "c").manifest.n == 0
+
+
+def test_a_process_opens_a_pond_again_with_few_requests_and_sees_a_log_that_was_restored(
+    s3_connected: S3Server, tmp_path: Path
+) -> None:
+    address = address_of(f"s3://{s3_connected.bucket()}/ponds/a")
+    truth = open_truth(address, tmp_path)
+    for _ in range(20):
+        writer = new_writer(truth)
+        claimed = writer.take_over(1, "host", 1, "0", lambda _manifest: "{}")
+        perform(claimed, truth.log, truth.manifests, lambda _n: None)
+        truth = remembered(truth._replace(manifest=writer.manifest))
+    address.objects().remove(f"manifest/{name}" for name in address.folder("manifest").names())
+    before = s3_connected.requests()
+    again = open_truth(address, tmp_path)
+    assert again.manifest == truth.manifest and again.log.read(5) == truth.log.read(5)
+    spent = {kind: number - before.get(kind, 0) for kind, number in s3_connected.requests().items()}
+    assert (spent["PUT"], spent["GET"], spent["LIST"]) == (0, 4, 1), "GET: the name, the newest record, the next, hint"
+    address.objects().remove(f"log/{numbered_name(n)}" for n in range(10, 20))
+    restored = open_truth(address, tmp_path)
+    assert restored.manifest.n == 9 and restored.log.read(10) is None, "nothing is left of the lost records"
 
 
 def test_what_is_no_pond_is_refused_by_its_address(address: Address, tmp_path: Path) -> None:

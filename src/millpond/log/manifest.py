@@ -340,7 +340,7 @@ def load(log: Log, manifests: Manifests, upto: int | None = None, known: Manifes
     Raises:
         CorruptError: the log is damaged or has a hole.
     """
-    if known is not None and (upto is None or known.n <= upto) and _ends_with(known, log):
+    if known is not None and (upto is None or known.n <= upto) and ends_with(known, log):
         manifest = known
     else:
         found = (one for one in manifests.newest(upto) if upto is None or one.n <= upto)
@@ -392,7 +392,8 @@ def _tail(log: Log, first: int, upto: int | None) -> Iterator[Entry]:
         n += 1
 
 
-def _ends_with(known: Manifest, log: Log) -> bool:
+def ends_with(known: Manifest, log: Log) -> bool:
+    """Whether the log has the last record of a manifest, and so, by their digests, all records before it."""
     data = log.read(known.n) if known.n >= 0 else None
     return data is not None and digest_of(data) == known.digest
 

@@ -70,6 +70,13 @@ class RecentRecords:
         self._folder.remove(name)
         self._forget(name)
 
+    def adopt(self, other: RecentRecords) -> None:
+        """Keeps what another one keeps; the caller has checked that both are of the same log."""
+        with other._lock:
+            kept = [*other._kept.items()]
+        for name, data in kept:
+            self._keep(name, data)
+
     def _keep(self, name: str, data: bytes) -> None:
         with self._lock:
             self._drop(name)

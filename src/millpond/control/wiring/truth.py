@@ -16,7 +16,7 @@ from millpond.errors import CorruptError, ForeignPondError, PlaceError
 from millpond.local_path import check_own_links
 from millpond.log.check_create_if_absent import check_create_if_absent
 from millpond.log.locations.address import Address, Given, address_of
-from millpond.log.manifest import Manifest, Manifests, check_whole, load, read_sections
+from millpond.log.manifest import Manifest, Manifests, check_whole, ends_with, load, read_sections
 from millpond.log.port import Log
 from millpond.log.recent_records import RecentRecords
 from millpond.runtime.task.file_sync import OpenFiles
@@ -36,7 +36,8 @@ class Truth(NamedTuple):
     """The log of a pond, with the manifest that was loaded from it.
 
     `folder` is on this host: the pond's folder, or, for a pond in an object store, the folder of this host for copies
-    of its files and for what is derived from the log. `run`: see `ObjectFiles`.
+    of its files and for what is derived from the log. `run`: see `ObjectFiles`. `recent`: what `log` keeps of an object
+    store.
     """
 
     address: Address
@@ -46,6 +47,7 @@ class Truth(NamedTuple):
     manifests: Manifests
     manifest: Manifest
     run: str = ""
+    recent: RecentRecords | None = None
 
     @property
     def open_files(self) -> OpenFiles:
@@ -124,11 +126,31 @@ def existing_truth(given: Given, cache: Path | None = None) -> Truth | None:
 
 def _loaded(address: Address, identity: str, cache: Path | None) -> Truth:
     folder = address.path or (host_cache(address) if cache is None else cache) / _folder_name(address, identity)
-    records, run = address.folder("log"), writer_token()
-    if address.path is None:
-        records = RecentRecords(records, partial(keep_record, folder, run))
-    log, manifests = Log(records), Manifests(address.folder("manifest"))
-    return Truth(address, folder, identity, log, manifests, load(log, manifests), run)
+    records, run, manifests = address.folder("log"), writer_token(), Manifests(address.folder("manifest"))
+    if address.path is not None:
+        log = Log(records)
+        return Truth(address, folder, identity, log, manifests, load(log, manifests), run)
+    recent = RecentRecords(records, partial(keep_record, folder, run))
+    log, known = Log(recent), _known.get((address, identity))
+    manifest = load(log, manifests, known=None if known is None else known.manifest)
+    if known is not None and known.recent is not None and ends_with(known.manifest, log):
+        recent.adopt(known.recent)
+    return remembered(Truth(address, folder, identity, log, manifests, manifest, run, recent))
+
+
+_known = dict[tuple[Address, str], Truth]()
+"""The pond in an object store that this process has read last, by its address and its name."""
+
+
+def remembered(truth: Truth) -> Truth:
+    """Keep the newest manifest and records of a pond in an object store, so that opening it again reads few of them.
+
+    A standby that takes over would otherwise read up to 256 records, one after the other.
+    """
+    if truth.recent is not None:
+        _known.clear()
+        _known[truth.address, truth.pond] = truth
+    return truth
 
 
 def _folder_name(address: Address, identity: str) -> str:
