@@ -3,7 +3,8 @@
 It reads a JSON object per pond, {"base": BASE}, so that ponds share a Java machine, and prints a JSON line per pond.
 It joins the Java machine that the environment names (`kit.programs.shared_java`), or starts one, in which "workers"
 requests a Spark context with other workers: {"master": MASTER, "reuse": "true" or "false", "faults": FAULTS}.
-BASE/in holds the input, BASE/pond the pond, BASE/out/<query> the sinks, BASE/faults what was reached.
+BASE/in holds the input, BASE/pond the pond, BASE/out/<query> the sinks, BASE/faults what was reached. A pond that is
+elsewhere has its address in BASE/address.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from millpond import faults
 from millpond.control.pond import lifetime
 from millpond.control.pond.pond import Pond
 from millpond.control.wiring.stores_and_followers import follow
+from millpond.log.locations.address import Address, address_of
 from millpond.model.endpoints import Sink
 from millpond.runtime.scheduling import small_epochs
 from millpond.spark.session.session import spark_session
@@ -80,9 +82,15 @@ STEPS = "peaks"
 """It keeps state in two steps; none of the rows that its last step reads is late."""
 
 
+def address_in(base: Path) -> Address:
+    """The address of the pond of BASE."""
+    elsewhere = base / "address"
+    return address_of(elsewhere.read_text() if elsewhere.exists() else base / "pond")
+
+
 def make_pond(spark: SparkSession, base: Path, **settings: Any) -> Pond:
     """The pond of BASE, opened; files that are not needed are deleted at once, so that pruning is tested too."""
-    pond = Pond(spark, base / "pond", cache=base / "cache", instances=2, **settings)
+    pond = Pond(spark, address_in(base), cache=base / "cache", instances=2, **settings)
     for name, frame in queries(spark, base / "in").items():
         late = Sink("parquet", str(base / "out" / "late")) if name == LATE else None
         pond.add(name, frame, sink=Sink(SINKS[name], str(base / "out" / name)), serve=name == SERVED, late=late)
@@ -101,6 +109,9 @@ def answer(
     The `fault` is this process's own, for this pond, with the folder `markers`, which counts its steps.
     """
     faults._faults = faults.from_environment(planned(fault, markers) if markers else {})
+    if address_in(Path(base)).path is None:  # workers read the keys of the bucket from their environment
+        keys = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+        spark.sparkContext.environment.update(keys)
     small_epochs.MEASURED = 2 * small_epochs.PEAK_EPOCHS if two_stages else 1
     small_epochs.MOST_WORK_US = small_epochs.MOST_PEAK_US = 10**9
     try:

@@ -1,7 +1,8 @@
 """Drivers and workers that are killed, and drivers that are stopped and wake up late: the output stays exact.
 
 In each scenario drivers run one pond, one after the other, each with a fault at one step of `millpond.faults`, and a
-last driver finishes. A scenario in which a step was not reached fails.
+last driver finishes. A scenario in which a step was not reached fails. Some ponds are in a bucket of a server that
+throttles requests, loses replies, does puts late and lists objects late.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ from pyspark.sql import SparkSession
 from kit.naive.queries.query_chain import as_events
 from kit.naive.queries.windows import answer, counts, late_rows, withheld
 from kit.programs.forked_program import ForkedProgram
+from kit.programs.s3_program import DISTURBANCES
 from kit.programs.shared_java import joining
+from kit.servers.s3_server import S3Server
 from kit.servers.servers import until
 from millpond.faults import COMMON_STEPS, DRIVER_STEPS, FOLLOWER_STEPS, WORKER_STEPS
 from millpond.followers.view.view import scan
-from millpond.log.locations.local_folder import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load
-from millpond.log.port import Log
+from millpond.log.port import Log, numbered_name
 from millpond.log.records import EpochRecord, decode, without_body
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec, from_json
@@ -50,6 +52,9 @@ PROGRAM = Path(__file__).with_name("crash_program.py")
 FILES = 6
 TAGS, TAG_LETTERS = 500, 2000
 """An instance's delta of an epoch has half a megabyte of tags, so that it is a file and not part of its record."""
+
+DISTURBED = 0.1
+"""The part of the requests to the bucket that fail."""
 
 LANES = 3
 """Scenarios at once: those that wait for a successor need no core."""
@@ -118,13 +123,16 @@ class World(NamedTuple):
     reached: dict[str, int]
     successor: Driver
     victims: Victims
+    store: S3Server
     seen: dict[tuple[str, str], str]
 
-    def base(self, name: str, files: int = FILES) -> Path:
-        """A folder for one pond, with the first files of the input."""
+    def base(self, name: str, files: int = FILES, bucket: bool = False) -> Path:
+        """A folder for one pond, with the first files of the input; the pond is there, or in a bucket."""
         base = self.root / name
         (base / "in").mkdir(parents=True)
         (base / "faults").mkdir()
+        if bucket:
+            (base / "address").write_text(f"s3://{self.store.bucket()}/pond")
         self.feed(base, 0, files)
         return base
 
@@ -196,14 +204,15 @@ class Driver:
 class Victims:
     """Drivers that wait for a pond: to start one with Spark costs more than all that a scenario does."""
 
-    def __init__(self, root: Path, spark: SparkSession) -> None:
+    def __init__(self, root: Path, spark: SparkSession, environment: dict[str, str]) -> None:
         self._log, self._spark, self._waiting = root / "victims.log", spark, list[Driver]()
+        self._environment = environment
         self._turn = threading.Lock()
 
     @contextlib.contextmanager
     def joined(self) -> Iterator[Driver]:
         """A process whose Java machine is that of the tests, and outlives it."""
-        driver = Driver(self._log, **joining(self._spark))
+        driver = Driver(self._log, **joining(self._spark), **self._environment)
         try:
             yield driver
         finally:
@@ -216,7 +225,7 @@ class Victims:
         It is reused unless it was killed or failed: to start Spark costs more than to wait for a turn.
         """
         with self._turn:
-            driver = self._waiting.pop() if self._waiting else Driver(self._log)
+            driver = self._waiting.pop() if self._waiting else Driver(self._log, **self._environment)
             try:
                 yield driver
             except BaseException:
@@ -331,8 +340,10 @@ def completed(row: dict[str, Any], names: list[str]) -> dict[str, Any]:
 
 def contents(base: Path) -> dict[str, bytes]:
     """Every byte that counts: log and parts."""
-    files = [*(base / "pond" / "log").glob("[0-9]*"), *(base / "out").glob("*/part-*")]
-    return {str(file.relative_to(base)): file.read_bytes() for file in files}
+    log, found = Log(program.address_in(base).folder("log")), dict[str, bytes]()
+    while (record := log.read(len(found))) is not None:
+        found[f"pond/log/{numbered_name(len(found))}"] = record
+    return found | {str(file.relative_to(base)): file.read_bytes() for file in (base / "out").glob("*/part-*")}
 
 
 def lasting(base: Path) -> dict[str, bytes]:
@@ -345,8 +356,9 @@ def lasting(base: Path) -> dict[str, bytes]:
 
 def log_of(base: Path) -> tuple[Manifest, list[EpochRecord]]:
     """The manifest and all epochs of the pond's log."""
-    log = Log(LocalFolder(base / "pond" / "log"))
-    manifest = load(log, Manifests(LocalFolder(base / "pond" / "manifest")))
+    address = program.address_in(base)
+    log = Log(address.folder("log"))
+    manifest = load(log, Manifests(address.folder("manifest")))
     records = [decode(log.read(n) or b"").record for n in range(manifest.n + 1)]
     return manifest, [record for record in records if isinstance(record, EpochRecord)]
 
@@ -387,7 +399,8 @@ def check_late(base: Path, expected: Expected, numbers: list[int]) -> None:
 
 def check_view(base: Path, expected: Expected, manifest: Manifest) -> None:
     """The served query's latest rows, as of the last record in every bucket."""
-    store = LmdbStore(base / "pond" / "view" / "rows.lmdb", read_only=True)
+    (file,) = [*base.glob("pond/view/rows.lmdb"), *base.glob("cache/*/view/rows.lmdb")]
+    store = LmdbStore(file, read_only=True)
     try:
         buckets = list(scan(store, program.SERVED, from_json(manifest.spec).buckets))
     finally:
@@ -416,9 +429,11 @@ class Scenario(NamedTuple):
     action: str
     steps: tuple[str, ...]
     turn: int = 0
+    bucket: bool = False
 
     def __str__(self) -> str:
-        return "-".join((self.action, *(step.partition(":")[0] for step in self.steps), str(self.turn)))
+        steps = (step.partition(":")[0] for step in self.steps)
+        return "-".join((self.action, *steps, str(self.turn), *(["bucket"] if self.bucket else [])))
 
     def has_two_stages(self, number: int) -> bool:
         """Whether each epoch of a driver has two stages; the drivers of a scenario alternate, and so do scenarios."""
@@ -448,7 +463,7 @@ SCENARIOS = [
     Scenario("stop", ("begin.start:2", "sink.before_tmp:4")),
     Scenario("stop", ("begin.decided:2", "sink.after_tmp:4")),
     Scenario("stop", ("epoch.before_job:2", "sink.after_link:4")),
-    Scenario("stop", ("commit.before_append:2", "sink.after_cursor:8")),
+    Scenario("stop", ("commit.before_append:2", "sink.after_cursor:8"), bucket=True),
     Scenario("stop", ("commit.after_append:2", "view.before_apply:3")),
     Scenario("stop", ("commit.after_announce:2", "view.after_apply:3")),
     Scenario("stop", ("claim.after:1", "prune.before_body:1")),
@@ -456,7 +471,7 @@ SCENARIOS = [
     Scenario("kill", ("claim.before:1", "begin.start:2", "epoch.before_job:2", "commit.before_append:2",
                       "batch.return:1")),
     Scenario("kill", ("claim.after:1", "begin.decided:2", "commit.after_append:2", "commit.after_announce:2",
-                      "drain.before:1")),
+                      "drain.before:1"), bucket=True),
     Scenario("kill", ("view.before_apply:3", "prune.before_body:1")),
     Scenario("kill", ("view.after_apply:3", "prune.before_delete:1")),
     Scenario("kill", (f"{ALONE}:2", "sink.after_cursor:8", "sink.before_tmp:2", "sink.after_tmp:1",
@@ -470,12 +485,13 @@ Of drivers that are stopped in one scenario, only one reads in the Java machine 
 end of the query before it starts another one with the same id.
 """
 
-MORE = [Scenario(action, (step,), turn) for step in HERE for action in ("stop", "kill") for turn in (0, 1, 2)]
+MORE = [Scenario(action, (step,), turn, bucket)
+        for step in HERE for action in ("stop", "kill") for turn in (0, 1, 2) for bucket in (False, True)]  # fmt: skip
 
 
 def run_scenario(world: World, scenario: Scenario) -> None:
     """Let it happen, let another driver finish, and compare."""
-    base = world.base(str(scenario))
+    base = world.base(str(scenario), bucket=scenario.bucket)
     asleep: dict[str, Driver] = {}
     with contextlib.ExitStack() as drivers:
         for number, (step, fault) in enumerate(scenario.faults(world.reached)):
@@ -560,17 +576,22 @@ def with_faults(
 
 @pytest.fixture(scope="module")
 def world(
-    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+    spark: SparkSession, s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[World]:
     """The truth, and a successor that is warm from a quiet run, which counts steps."""
-    root = tmp_path_factory.mktemp("crash")
-    victims = Victims(root, spark)
-    quiet = World(root, Truth(make_input(root / "input")), {}, Driver(root / "successor.log"), victims, {})
+    root, keys = tmp_path_factory.mktemp("crash"), s3_server.environment
+    victims, successor = Victims(root, spark, keys), Driver(root / "successor.log", **keys)
+    quiet = World(root, Truth(make_input(root / "input")), {}, successor, victims, s3_server, {})
     base = quiet.base("quiet")
     done = with_faults(quiet, base)
     assert done["ok"], done["error"]
     reached = {step.name: step.stat().st_size for step in (base / "faults").iterdir()}
-    yield quiet._replace(reached=reached)
+    s3_server.disturb(DISTURBED)
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in keys.items():
+            patched.setenv(name, value)
+        yield quiet._replace(reached=reached)
+    s3_server.disturb(0)
     victims.end()
     quiet.successor.end()
     with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
@@ -625,6 +646,13 @@ def test_drivers_may_be_killed_or_stopped_one_after_the_other(
     scenario: Scenario, results: dict[Scenario, Future[None]]
 ) -> None:
     results[scenario].result()
+
+
+@pytest.mark.spark
+def test_requests_to_the_bucket_have_failed_in_each_way(world: World, results: dict[Scenario, Future[None]]) -> None:
+    for future in results.values():
+        future.result()
+    assert {*world.store.met()} >= {fault for faults in DISTURBANCES.values() for fault in faults} - {"listed late"}
 
 
 # --- workers -----------------------------------------------------------------------------------------------
