@@ -1,13 +1,14 @@
-"""Nexmark against Flink SQL: each query alone, then all of them together, in one run.
+"""Nexmark against Flink SQL: each query alone, then all of them combined, in one run.
 
     python benchmarks/peers/nexmark.py [--minutes 15] [--queries q0,q5,…] [--small]
 
 Events are those of `nexmark_events.py`, queries those of `nexmark_queries.py`, where it also says which are missing and
 why. Both engines read the same Parquet files (Flink each kind's events in one file, those of bids in two, each in order
 of time), drop the rows, and keep their state as in `settings.py`; how cells are measured says `queries.py`. "All" is
-one pond, and one statement set of Flink, of the queries that `--queries` names besides `all`, or of all. Of a prefix
-counts what part of its events had been read for a query, the mean of the queries. `tests/benchmarks/test_nexmark.py`
-compares the pond's rows with DuckDB's. `vs_flink_Q`: events/s of Millpond over those of Flink, heap state.
+one pond, and one statement set of Flink, of the queries that `--queries` names besides `all`, or of all. If an engine
+reads only a prefix, its part is the mean over the queries of the part of their events that was read.
+`tests/benchmarks/test_nexmark.py` compares the pond's rows with DuckDB's. `vs_flink_Q`: events/s of Millpond over those
+of Flink, heap state.
 """
 
 from __future__ import annotations
@@ -69,14 +70,14 @@ def main(argv: Sequence[str] | None = None, results: Path = FOLDER) -> dict[str,
     seconds = (asked.minutes * 60 / (len(asked.queries) * len(asked.engines)) - START_SECONDS) / 1.35
     if seconds < 1:
         raise SystemExit("That leaves no time for a cell: more --minutes, fewer --queries.")
-    together = [query for query in asked.queries if query != ALL] or list(QUERIES)
+    combined = [query for query in asked.queries if query != ALL] or list(QUERIES)
     folder = Path(tempfile.gettempdir()) / f"millpond-nexmark-{size.events}-{size.files}"
     source, cells = write(folder, *size), []
     with tempfile.TemporaryDirectory(prefix="millpond-nexmark-") as scratch:
         for query in asked.queries:
             for engine in asked.engines:
                 try:
-                    cells.append(run(query, together, engine, source, size, seconds, Path(scratch)))
+                    cells.append(run(query, combined, engine, source, size, seconds, Path(scratch)))
                 except Failed as failure:
                     print(f"{engine}, {query}: failed\n{failure}", file=sys.stderr, flush=True)
                     continue
@@ -88,10 +89,10 @@ def main(argv: Sequence[str] | None = None, results: Path = FOLDER) -> dict[str,
 
 
 def run(
-    query: str, together: Sequence[str], engine: str, source: Path, size: Sample, seconds: float, work: Path
+    query: str, combined: Sequence[str], engine: str, source: Path, size: Sample, seconds: float, work: Path
 ) -> Cell:
-    """One cell: a first pass over all of it, for a third of the time, warms the engine; `together` is what ALL runs."""
-    names = together if query == ALL else [query]
+    """One cell: a first pass over all of it, for a third of the time, warms the engine; `combined` is what ALL runs."""
+    names = combined if query == ALL else [query]
     limits = (seconds / 3, seconds)
     asked: dict[str, Any]
     if engine == "millpond":
@@ -113,7 +114,7 @@ def run(
 
 
 def pond_pass(names: Sequence[str], source: Path, seconds: float) -> dict[str, Any]:
-    """A pass of a pond that answers some queries together; its epochs have as many events, whatever kinds they read."""
+    """A pass of a pond that answers some queries combined; its epochs have as many events, whatever kinds they read."""
     asked = {}
     for query in (QUERIES[name] for name in names):
         for name, text in query.pond.items():

@@ -196,7 +196,7 @@ def test_first_events_are_remembered_over_changes_and_restarts(spark: SparkSessi
         assert seen(pond, "moments") == [(1, "a"), (1, "b"), (2, "a")]
         assert len(seen(pond, "few")) == pond.counts()["ever"].whole.applied == 5
         text = explain(pond.plan, pond.streams)
-        assert "the first event of each key, which is remembered for ever" in text
+        assert "the first event of each key, which is remembered indefinitely" in text
         assert "keep the first event by id" in text
         [cause, *_] = pond.why("ever").causes
         assert cause.code == "in-memory"

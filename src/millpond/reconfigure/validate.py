@@ -71,7 +71,7 @@ def add(
     pond: KnownPond, query: AnyQuery, streams: Sequence[Stream] = (), who: str = "",
     time_sources: TimeSources | None = None, backfill_us: int | None = None,
 ) -> Add:  # fmt: skip
-    """Add a query.
+    """Check that a query can be added; returns the change to record.
 
     `streams`: the streams that it reads and that may be new. `time_sources`: see `first_window.beginning`.
     `backfill_us`: compute windows that start then or later (`ALWAYS`: all windows) from events that are read again.
@@ -113,7 +113,9 @@ def add(
 
 
 def drop(pond: KnownPond, name: str, streams: Sequence[Stream] = (), who: str = "") -> Drop:
-    """Drop a query. `streams`: sources that it reads as parts of other streams.
+    """Check that a query can be dropped; returns the change to record.
+
+    `streams`: sources that it reads as parts of other streams.
 
     Raises:
         ChangeRefused: the query does not exist, or other queries read its rows.
@@ -123,7 +125,7 @@ def drop(pond: KnownPond, name: str, streams: Sequence[Stream] = (), who: str = 
 
 
 def pause(pond: KnownPond, name: str, who: str = "") -> Pause:
-    """Stop emitting the rows of a query.
+    """Check that a query can be paused; returns the change to record.
 
     Raises:
         ChangeRefused: the query does not exist, is paused, has updating results, or other queries read its rows.
@@ -133,7 +135,7 @@ def pause(pond: KnownPond, name: str, who: str = "") -> Pause:
 
 
 def resume(pond: KnownPond, name: str, who: str = "") -> Resume:
-    """Emit the rows of a paused query again.
+    """Check that a paused query can be resumed; returns the change to record.
 
     Raises:
         ChangeRefused: the query is not paused.
@@ -146,7 +148,7 @@ def alter(
     pond: KnownPond, query: AnyQuery, streams: Sequence[Stream] = (), who: str = "",
     time_sources: TimeSources | None = None,
 ) -> Alter:  # fmt: skip
-    """Replace a query by a new version with the same name and sinks.
+    """Check that a new version, with the same name and sinks, can replace a query; returns the change to record.
 
     If only HAVING or outputs differ (only outputs, for updating results), the next row is from the new version.
     Otherwise, if both versions have tumbling or sliding windows or sessions over the same stream, the old version
@@ -182,7 +184,7 @@ def alter(
 
 
 def param(pond: KnownPond, name: str, value: Constant, who: str = "") -> SetParameter:
-    """Set a live parameter, which may be new.
+    """Check that a live parameter, which may be new, can be set; returns the change to record.
 
     The value must have the parameter's type, unless nothing uses the parameter. A whole-number parameter also accepts
     a fraction if every use converts it to DOUBLE.
@@ -200,7 +202,7 @@ def param(pond: KnownPond, name: str, value: Constant, who: str = "") -> SetPara
 
 
 def feed(pond: KnownPond, name: str, query: str, column: str, who: str = "") -> Feed:
-    """Take the values of a live parameter from the rows of a query, until the parameter is set.
+    """Check that the rows of a query can set a live parameter; returns the change to record.
 
     A list parameter takes all values in the rows of the newest window, any other parameter the largest one.
 
@@ -244,7 +246,7 @@ def _check_parameters(spec: PondSpec, query: AnyQuery, fresh: Sequence[Stream]) 
 def shadow(
     pond: KnownPond, query: AnyQuery, streams: Sequence[Stream] = (), who: str = ""
 ) -> Shadow:  # fmt: skip
-    """Run a version beside the query of the same name. Its rows are only compared with the rows of the query.
+    """Check that a version can run as the shadow of the query of its name; returns the change to record.
 
     Raises:
         ChangeRefused: as `alter`; or the two versions have no common windows, or their rows cannot be compared.
@@ -280,7 +282,7 @@ def shadow(
 
 
 def promote(pond: KnownPond, name: str, who: str = "") -> Promote:
-    """Exchange a query with its shadow.
+    """Check that a query can be exchanged with its shadow; returns the change to record.
 
     Raises:
         ChangeRefused: it has no shadow, or the shadow is the previous version. Or the query feeds a parameter, and
@@ -291,7 +293,7 @@ def promote(pond: KnownPond, name: str, who: str = "") -> Promote:
 
 
 def rollback(pond: KnownPond, name: str, who: str = "") -> Promote:
-    """Undo a promote.
+    """Check that a promote can be undone; returns the change to record.
 
     Raises:
         ChangeRefused: the query was not promoted; or as `promote`.
@@ -301,7 +303,7 @@ def rollback(pond: KnownPond, name: str, who: str = "") -> Promote:
 
 
 def halt(pond: KnownPond, name: str, why: str) -> Halt:
-    """Quarantine a query, for example because it exceeds its budget or exhausted the JVM's memory.
+    """The change that quarantines a query, for example because it exceeds its budget or exhausted the JVM's memory.
 
     Raises:
         ChangeRefused: the query does not exist, is quarantined already, or other queries read its rows.
@@ -311,7 +313,7 @@ def halt(pond: KnownPond, name: str, why: str) -> Halt:
 
 
 def discard(pond: KnownPond, name: str, who: str = "") -> Discard:
-    """Drop the shadow of a query.
+    """Check that the shadow of a query can be dropped; returns the change to record.
 
     Raises:
         ChangeRefused: the query has no shadow.

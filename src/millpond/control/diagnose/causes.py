@@ -68,8 +68,8 @@ def _causes(facts: Facts) -> Iterator[Cause]:
             "`millpond run` on the same folder continues where it stopped.",
         )
     if moved is not None and moved.commit_delay_us is not None:
-        took = f"the newest epoch moved their state, and was committed {moved.commit_delay_us / 1e6:.1f} s after that."
-        yield Cause("state-moves", f"{_changed(moved)} So {took}")
+        took = f"So the newest epoch migrated their state, and was committed {moved.commit_delay_us / 1e6:.1f} s later."
+        yield Cause("state-moves", f"{_changed(moved)} {took}")
     if counts.late + counts.dead > since.late + since.dead:
         yield _some_lost(facts)
     if counts.rows:
@@ -86,7 +86,7 @@ def _causes(facts: Facts) -> Iterator[Cause]:
         yield Cause(
             "reads-rows",
             f"It reads the rows of {' and '.join(nearest)}{through}, one epoch after they are committed: "
-            f"`millpond why` says why {which} emits none.",
+            f"run `millpond why` for {which}, too.",
         )
 
 
@@ -101,13 +101,13 @@ def _quarantined(facts: Facts) -> Cause:
         "with the windows that start after the change. For all windows, use a new pond."
     )
     if isinstance(facts.query, Join) or facts.quarantined.startswith(f"[{TooManyPairsError.code}]"):
-        cure = "Then use it in a new pond."
+        cure = "Use the corrected query in a new pond."
     if facts.quarantined.startswith(f"[{OverBudgetError.code}]"):
-        what = "It is quarantined and emits no more rows. The other queries continue"
-        return Cause("quarantined", f"{what}: {facts.quarantined}")
+        what = "It is quarantined and emits no more rows"
+        return Cause("quarantined", f"{what}: {facts.quarantined} The other queries continue.")
     return Cause(
         "quarantined",
-        f"It is quarantined and emits no more rows. The other queries continue: {facts.quarantined} {cure}",
+        f"It is quarantined and emits no more rows: {facts.quarantined} The other queries continue. {cure}",
     )
 
 
@@ -271,14 +271,14 @@ def _waiting(facts: Facts) -> Cause:
         row = f"The next row is due for the event of {time}. "
         if isinstance(query.window, Processed):
             row = f"The next event or timer of a key is processed at {time}. "
-    text = f"{row}That needs {needs} (its {end} and the delay of {duration(query.delay_us)}); {newest}."
+    text = f"{row}That needs {needs} (its {end} plus the delay of {duration(query.delay_us)}); {newest}."
     if slowest:
         names = [
             f"{part.name} ({'no event yet' if part.newest_us is None else utc(part.newest_us)})" for part in slowest
         ]
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         order = facts.stream.order
-        rest = "" if order is None else f", or to have no event for {duration(order.idle_after_us)} while a driver runs"
+        rest = "" if order is None else f", or to be idle for {duration(order.idle_after_us)} while a driver runs"
         which = "partition" if len(names) == 1 else "partitions"
         text += f" It waits for {which} {', '.join(names[:_SHOWN])}{more} to reach that time{rest}."
     if facts.running is False:
@@ -299,7 +299,7 @@ def _not_complete_yet(facts: Facts) -> Cause:
         "not-complete-yet",
         f"{query.name} was added while the pond ran, and is complete from {utc(facts.complete_us)} on. Its first "
         f"window is {utc(first.start_us)} to {utc(first.end_us)}: the first row can be emitted when an event of "
-        f"{utc(first.needs_us)} or later was read from {facts.stream.name} (its end and the delay of "
+        f"{utc(first.needs_us)} or later was read from {facts.stream.name} (its end plus the delay of "
         f"{duration(query.delay_us)}); the newest is {utc(facts.newest_us)}.{earlier}",
     )
 

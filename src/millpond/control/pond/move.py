@@ -86,7 +86,7 @@ class RowMover:
                 f"The instances write the rows of this pond themselves, and cannot reach {to}.", "Name a Redis."
             )
         if not self._one.acquire(blocking=False):
-            raise ChangeRefused("Rows are being moved already.", "Ask again when that has ended.")
+            raise ChangeRefused("Rows are being moved already.", "Try again when that move has ended.")
         try:
             self._move(buckets, to, switch)
         finally:
@@ -98,7 +98,8 @@ class RowMover:
         old, target = store.places, store.at(to)
         leaving = [bucket for bucket in buckets if old[bucket] != to]
         if not leaving:
-            raise ChangeRefused(f"These rows are kept at {to or 'own'} already.", "Nothing is left to do.")
+            where = f"the store {to}" if to else "the pond's own store"
+            raise ChangeRefused(f"These rows are in {where} already.", "Nothing is left to do.")
         head = partial(load, truth.log, truth.manifests)
         rows, served = BucketRows(section_reader(truth.files()), leaving), self._followers.attached.served
         view = ViewFollower(target, rows, leaving, lambda: dict(served), head, truth.log.read)

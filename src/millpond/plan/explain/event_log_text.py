@@ -110,19 +110,19 @@ def kept_text(plans: Sequence[QueryPlan]) -> str:
     processed = [window.lasts_us for window in windows if isinstance(window, Processed)]
     if processed:
         ttl = processed[0]
-        lasts = "for ever" if ttl is None else f"for {duration(ttl)} of event time after its last event"
+        lasts = "indefinitely" if ttl is None else f"for {duration(ttl)} of event time after its last event"
         return f"until the watermark reaches them; and one state of each key, {lasts}"
     sizes = [window.size for window in windows if isinstance(window, Counted)]
     ranked = [window.ranked for window in windows if isinstance(window, Distinct) and window.ranked is not None]
     if ranked:  # equal for all queries of a group
-        return f"the events of each key up to rank {ranked[0]}, for ever"
+        return f"the events of each key up to rank {ranked[0]}, indefinitely"
     if any(isinstance(window, Distinct) and window.keeps for window in windows):
-        return "one event of each key, for ever"
+        return "one event of each key, indefinitely"
     if counted_rows(windows[0]) is not None:
-        return "the times of the rows that were emitted, for ever"
+        return "the times of the rows that were emitted, indefinitely"
     lasting = [window.lasts_us for window in windows if isinstance(window, Distinct)]
     if lasting:  # equal for all queries of a group
-        return "each key, for ever" if lasting[0] is None else f"each key, for {duration(lasting[0])} of event time"
+        return "each key, indefinitely" if lasting[0] is None else f"each key, for {duration(lasting[0])} of event time"
     if sizes:
         running = any(one.running for plan in plans for one in plan.query.aggregates)
         counts = f"{'its running totals, and ' if running else ''}a count for each key and filter"

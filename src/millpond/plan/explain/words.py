@@ -77,7 +77,7 @@ def window_text(window: Window) -> str:
     if (counted := counted_rows(window)) is not None:
         return f"the first {count_of(counted, 'event')}"
     if isinstance(window, Distinct):
-        kept = "for ever" if window.lasts_us is None else f"for {duration(window.lasts_us)} of event time"
+        kept = "indefinitely" if window.lasts_us is None else f"for {duration(window.lasts_us)} of event time"
         return f"the first event of each key, which is remembered {kept}"
     if isinstance(window, Processed):
         kept = "" if window.lasts_us is None else f", for {duration(window.lasts_us)} of event time"

@@ -26,6 +26,7 @@ class Attempts(NamedTuple):
     ends: Ints
     decided_us: Ints
 
+
 class MatchedEvents(NamedTuple):
     """The events of some matches, one match after the other: positions, variables, and the bounds of each match."""
 
@@ -41,9 +42,8 @@ Codes: TypeAlias = Callable[[Ints, Ints], Ints]
 def attempted(automaton: Automaton, codes: Codes, times_us: Ints, ends: Ints, starts: Ints, within_us: int) -> Attempts:
     """An attempt from each event at `starts` that may begin a match.
 
-    `ends`: the position after the last event of the key of
-    each event. While more events of a key may arrive, an attempt that reached its last event is decided only when the
-    watermark has passed `within_us` after the first event.
+    `ends`: the position after the last event of the key of each event. While more events of a key may arrive, an
+    attempt that reached its last event is decided only when the watermark has passed `within_us` after the first event.
     """
     states = automaton.step(np.full(len(starts), START), codes(starts, starts))
     begun = states != DEAD

@@ -148,7 +148,7 @@ class Supervisor:
         self._pulse.begin()
 
     def alive(self, work: tuple[int, ...] | None) -> None:
-        """Note a response of Spark, and the work that the running epoch has done; see `Pulse.answered`."""
+        """Note a response of Spark, and the work that the running epoch has done; see `Pulse.note_response`."""
         self._pulse.note_response(work)
 
     def stalled(self) -> bool:

@@ -61,9 +61,9 @@ def batches_of(
     try:
         makes = DataType.fromDDL(schema) if isinstance(schema, str) else schema
     except Exception as error:
-        raise QueryTypeError(f"The schema of {name} is none: {error}", "Write 'a INT, b STRING'.") from error
+        raise QueryTypeError(f"The schema of {name} is not valid: {error}", "Write 'a INT, b STRING'.") from error
     if not isinstance(makes, StructType):
-        raise QueryTypeError(f"The schema of {name} is one type.", "Write 'a INT, b STRING'.")
+        raise QueryTypeError(f"The schema of {name} is a type, not a list of columns.", "Write 'a INT, b STRING'.")
     names = [field.name for field in makes.fields]
     if not names or len({one.lower() for one in names}) < len(names):
         raise QueryTypeError(f"The schema of {name} has no column, or one twice.", "Give each its own name.")

@@ -74,7 +74,8 @@ def keyed_table(name: str, schema: str, options: Mapping[str, str]) -> tuple[Key
     try:
         columns = DataType.fromDDL(schema)
     except Exception as error:
-        raise QueryTypeError(f"The columns of {name} are none: {error}", "Write 'id BIGINT, name STRING'.") from error
+        cure = "Write 'id BIGINT, name STRING'."
+        raise QueryTypeError(f"The columns of {name} are not valid: {error}", cure) from error
     if not isinstance(columns, StructType) or not columns.fields:
         raise QueryTypeError(f"{name} lists no columns.", "Write 'id BIGINT, name STRING'.")
     names = [field.name.lower() for field in columns.fields]

@@ -213,7 +213,7 @@ def test_the_window_is_open_and_what_is_missing_closes_it(folder: Path) -> None:
     assert [cause.code for cause in why.causes] == ["window-open"]
     assert why.causes[0].text == (
         "The next row is due when the window 1970-01-01 00:00:00Z to 1970-01-01 00:00:10Z closes. That needs an event "
-        "of 1970-01-01 00:00:15Z or later in tx (its end and the delay of 5 seconds); the newest is "
+        "of 1970-01-01 00:00:15Z or later in tx (its end plus the delay of 5 seconds); the newest is "
         "1970-01-01 00:00:14.9Z."
     )
     # a hair before nothing comes, at that time it does: what is said is what happens
@@ -234,7 +234,7 @@ def test_a_processor_waits_for_the_time_of_an_event_or_timer(folder: Path) -> No
     why = explain_why(replace(facts, query=replace(facts.query, window=Processed())))
     assert why.causes[0].text.startswith(
         "The next event or timer of a key is processed at 1970-01-01 00:00:10Z. That needs an event of "
-        "1970-01-01 00:00:15Z or later in tx (its time and the delay of 5 seconds); "
+        "1970-01-01 00:00:15Z or later in tx (its time plus the delay of 5 seconds); "
     )
 
 
@@ -257,7 +257,7 @@ def test_the_window_waits_for_the_slowest_partition(folder: Path) -> None:
     bench.events([1, 40], p=["0", "0"], o=[0, 1])
     text = bench.texts()["window-open"]
     assert "or later in every source partition of tx" in text
-    assert "It waits for partition 1 (no event yet) to reach that time, or to have no event for 1 minute" in text
+    assert "It waits for partition 1 (no event yet) to reach that time, or to be idle for 1 minute" in text
     for idle, where in (((True, False), "every source partition of tx that is not idle"), ((True, True), "tx")):
         parts = tuple(replace(one, idle=now) for one, now in zip(bench.facts().partitions, idle, strict=True))
         causes = explain_why(replace(bench.facts(), partitions=parts)).causes
@@ -463,7 +463,7 @@ def test_a_query_that_came_later_says_when_its_first_row_can_come(folder: Path) 
     assert text.startswith(
         "later was added while the pond ran, and is complete from 1970-01-01 00:00:30Z on. Its first window is "
         "1970-01-01 00:00:40Z to 1970-01-01 00:01:40Z: the first row can be emitted when an event of 1970-01-01 "
-        "00:01:45Z or later was read from tx (its end and the delay of 5 seconds); the newest is 1970-01-01 00:00:39Z."
+        "00:01:45Z or later was read from tx (its end plus the delay of 5 seconds); the newest is 1970-01-01 00:00:39Z."
     )
     assert "The 2 events applied until now belong to windows that start before that, which are not emitted" in text
     bench.events([51])
@@ -494,7 +494,7 @@ def test_a_change_of_owners_is_told_until_a_second_epoch_has_followed(tmp_path: 
     assert first.code == "state-moves" and "(slots lie elsewhere). The next epoch moves" in first.text
     run.events([3])
     told = [cause.text for cause in run.why().causes if cause.code == "state-moves"]
-    assert len(told) == 1 and "the newest epoch moved their state, and was committed 0.0 s" in told[0]
+    assert len(told) == 1 and "the newest epoch migrated their state, and was committed 0.0 s" in told[0]
     run.pond.change(scale(KnownPond(run.pond.spec, run.pond.manifest), 3))
     assert "(requested)" in run.why().causes[0].text
     run.events([4])

@@ -121,7 +121,7 @@ def test_plan_and_price_tell_what_is_kept() -> None:
     assert "events    of the first event of each key, not stored: 2 values" in text
     assert "computed from new events" in text
     assert "q.2: keep the first event by id, then map id, kind, at" in text
-    assert "kept      each key, for ever" in price_text(price(build_plan([q]), untimed), [])
+    assert "kept      each key, indefinitely" in price_text(price(build_plan([q]), untimed), [])
     few = explain(build_plan([first_rows(ROWS, TIME, 4)]), [STREAM])
     assert "windows   the first 4 events" in few and "events    of the first 4 events, not stored: 3 values" in few
-    assert "the times of the rows that were emitted, for ever" in few and "keep the first 4 events" in few
+    assert "the times of the rows that were emitted, indefinitely" in few and "keep the first 4 events" in few
