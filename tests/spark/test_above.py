@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from kit.inputs.event_files import write_json
 from kit.judges.interpreted import interpreted_table
+from kit.judges.recorded import RecordedAnswers
 from millpond import Pond
 from millpond.errors import UnsupportedQuery
 from millpond.spark.session.arrow_rows import ArrowRows
 
 pytestmark = pytest.mark.slow
 
+RECORDED = RecordedAnswers(__file__, Path(__file__).read_text())
 COLUMNS = "k STRING, v INT, d DOUBLE, ts TIMESTAMP"
 OUTPUTS = """date_format(window.start, 'HH:mm') AS a, CAST(window.start AS STRING) AS b, CAST(window.end AS LONG) AS c,
     hour(window.start) AS e, window.end - INTERVAL 1 SECOND AS f, size(collect_set(v)) AS g,
@@ -55,8 +57,8 @@ def _rows(rows: list[dict[str, Any]]) -> list[str]:
     return sorted(repr({name: row[name] for name in sorted(row)}) for row in rows)
 
 
-def _batch(frame: DataFrame) -> list[str]:
-    return _rows(interpreted_table(frame).to_pylist())
+def _batch(spark: SparkSession, name: str, ours: list[str], text: str) -> list[str]:
+    return RECORDED.answer(name, text, ours, lambda: _rows(interpreted_table(spark.sql(text)).to_pylist()))
 
 
 def test_rows_are_those_of_sparks_batch_in_every_mode(spark: SparkSession, tmp_path: Path) -> None:
@@ -85,14 +87,15 @@ def test_rows_are_those_of_sparks_batch_in_every_mode(spark: SparkSession, tmp_p
         assert [problem.about for problem in pond.problems()] == ["query raising"]
     spark.read.schema(COLUMNS).json(str(source)).createOrReplaceTempView("above_tx")
     for name, text in (("final", FINAL), ("hopping", HOPPING), ("sessions", SESSIONS), ("hourly", HOURLY)):
-        text = text.replace("{final}", f"({FINAL})")
-        assert _rows(ours[name]) == _batch(spark.sql(text.format(tx="above_tx"))), name
+        text, found = text.replace("{final}", f"({FINAL})"), _rows(ours[name])
+        assert found == _batch(spark, name, found, text.format(tx="above_tx")), name
     latest: dict[Any, dict[str, Any]] = {}
     for row in ours["running"]:
         latest.pop(row["k"], None)
         if row.pop("_op") == "upsert":
             latest[row["k"]] = row
-    assert _rows(list(latest.values())) == _batch(spark.sql(RUNNING.format(tx="above_tx")))
+    found = _rows(list(latest.values()))
+    assert found == _batch(spark, "running", found, RUNNING.format(tx="above_tx"))
 
 
 def test_ponds_without_such_expressions_run_the_same_job_as_before(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from msgspec import UNSET
@@ -11,6 +12,7 @@ from pyspark.sql import functions as F
 
 from kit.inputs.one_stream import front_end
 from kit.judges.interpreted import interpreted_table
+from kit.judges.recorded import RecordedAnswers, columns_and_rows
 from millpond import Pond, count_window
 from millpond.errors import MillpondError, QueryRefused, QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
@@ -25,6 +27,7 @@ MINUTE = 60_000_000
 OVER = "OVER (PARTITION BY card ORDER BY ts RANGE BETWEEN INTERVAL {} PRECEDING AND CURRENT ROW)"
 TEN = OVER.format("10 MINUTES")
 AMOUNT = Column("amount", "double")
+RECORDED = RecordedAnswers(__file__, Path(__file__).read_text())
 
 
 @pytest.fixture(scope="module")
@@ -206,22 +209,20 @@ def pond(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.mark.parametrize("name", [*FRAMES, *COUNTS])
 def test_rows_are_those_of_sparks_batch(spark: SparkSession, pond: Pond, name: str) -> None:
-    theirs = interpreted_table(spark.sql(FRAMES[name] if name in FRAMES else COUNTS[name][1]))
-    ours = pond.table(name)
-    assert ours.column_names == theirs.column_names
-    assert ours.num_rows == theirs.num_rows > 50
-    assert shown(ours.to_pylist()) == shown(theirs.to_pylist())
+    text = FRAMES[name] if name in FRAMES else COUNTS[name][1]
+    ours = columns_and_rows(pond.table(name), shown)
+    theirs = RECORDED.answer(
+        name, text, ours, lambda: columns_and_rows(interpreted_table(spark.sql(text)), shown)
+    )  # fmt: skip
+    assert ours == theirs
+    assert len(ours[1]) > 50
 
 
-def shown(rows: list[dict[str, object]]) -> list[str]:
-    """Rows to compare: Spark adds doubles in the order in which they come, a pond exactly."""
-
-    def one(value: object) -> object:
-        if isinstance(value, list):
-            return sorted(value, key=repr)
-        return format(value, ".10g") if isinstance(value, float) else value
-
-    return sorted(repr([one(value) for value in row.values()]) for row in rows)
+def shown(value: object) -> object:
+    """A value to compare: Spark adds doubles in the order in which they come, a pond exactly."""
+    if isinstance(value, list):
+        return sorted(value, key=repr)
+    return format(value, ".10g") if isinstance(value, float) else value
 
 
 def test_the_latest_row_of_a_key_is_served(spark: SparkSession, pond: Pond) -> None:

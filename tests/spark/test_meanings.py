@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from kit.judges.interpreted import interpreted_table
 from millpond.kernels.columns import from_arrow, to_arrow
 from millpond.kernels.evaluate import Evaluator
 from millpond.model.endpoints import Source
@@ -100,7 +101,7 @@ def rows(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Rows:
     doors = Catalyst(calm)
     plan = doors.clean(analysed(frame.selectExpr(*(f"{text} AS e{n}" for n, text in enumerate(EXPRESSIONS)))))
     attempts = [doors.column(doors.attempt(column.child())) for column in items(plan.projectList())]
-    answers = frame.select(*(attempt.alias(f"e{n}") for n, attempt in enumerate(attempts))).toArrow()
+    answers = interpreted_table(frame.select(*(attempt.alias(f"e{n}") for n, attempt in enumerate(attempts))))
     return Rows(frame, frame.toArrow(), front, dict(zip(EXPRESSIONS, answers.columns, strict=True)))
 
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import random
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from kit.inputs.event_files import write_json
 from kit.judges.interpreted import interpreted_table
+from kit.judges.recorded import RecordedAnswers
 from millpond import Pond
 from millpond.plan.explain.plan_text import explain
 from millpond.testing import Trial
 
 pytestmark = pytest.mark.slow
 
+RECORDED = RecordedAnswers(__file__, Path(__file__).read_text())
 COLUMNS = """k STRING, v INT, d DOUBLE, s STRUCT<a: INT, b: STRUCT<c: STRING, d: DOUBLE>>, l ARRAY<INT>,
     m MAP<STRING, INT>, e ARRAY<STRUCT<x: INT, y: STRING>>, n BIGINT, ts TIMESTAMP"""
 """No two events have the same `n`, so that it decides what `max_by` takes."""
@@ -79,10 +82,6 @@ def _rows(rows: list[dict[str, Any]]) -> list[str]:
     return sorted(repr(_plain({name: row[name] for name in sorted(row)})) for row in rows)
 
 
-def _batch(frame: DataFrame) -> list[str]:
-    return _rows(interpreted_table(frame).to_pylist())
-
-
 QUERIES = {
     "tumbling": TUMBLING, "hopping": HOPPING, "sessions": SESSIONS, "keys": KEYS, "frames": FRAMES, "hourly": HOURLY,
     "running": RUNNING, "corrected": CORRECTED,
@@ -130,10 +129,13 @@ def test_rows_are_those_of_sparks_batch_in_every_mode(spark: SparkSession, tmp_p
     assert "tx by k, (v % 2), isnotnull(s), s.a, isnotnull(s.b), s.b.c, s.b.d" in explained
     spark.read.schema(COLUMNS).json(str(source)).createOrReplaceTempView("struct_tx")
     for name, text in QUERIES.items():
-        expected = _batch(spark.sql(text.format(tx="struct_tx", tumbling=f"({TUMBLING.format(tx='struct_tx')})")))
-        found = ours[name]
+        text, found = text.format(tx="struct_tx", tumbling=f"({TUMBLING.format(tx='struct_tx')})"), ours[name]
         found = _latest(found, ("s",) if name == "running" else ("k", "at")) if name in MODES else found
-        assert _rows(found) == expected, name
+        rows, batch = _rows(found), partial(spark.sql, text)
+        expected = RECORDED.answer(
+            name, text, rows, lambda batch=batch: _rows(interpreted_table(batch()).to_pylist())
+        )  # fmt: skip
+        assert rows == expected, name
     events = [event for number in range(3) for event in _events(number, 50)]
     trial.feed("tx", [event | {"ts": datetime.fromisoformat(event["ts"].replace("Z", "+00:00"))} for event in events])
     trial.drain()
