@@ -128,7 +128,7 @@ def measure(work: Path, loss: float, delay_ms: float, seconds: float) -> dict[st
         ends.enter_context(network)
         server = ends.enter_context(S3Server(host=network.host(1)))
         os.environ.update(server.environment)
-        bucket = f"s3://{server.bucket()}"
+        bucket = f"s3://{server.bucket()}/{loss:g}"  # stores are opened once per address
         address, rows = address_of(f"{bucket}/pond"), address_of(f"{bucket}/rows")
         (work / "ev.sql").write_text(SQL.format(folder=work, rows=rows))
         services = []
@@ -153,13 +153,13 @@ def measure(work: Path, loss: float, delay_ms: float, seconds: float) -> dict[st
         words = ["run", str(work / "ev.sql"), "--checkpoint", str(address), "--once", "--drain", "--master", "local[2]"]
         subprocess.run([sys.executable, "-m", "millpond", *words], check=True, stdout=subprocess.DEVNULL)
         found, right = Counter(written(rows)), expected(files)
-        added = [name for kind, name in changes.made if kind == "add"]
+        added = [numbers(address_of(f"{bucket}/added/{name}")) for kind, name in changes.made if kind == "add"]
         claims, waits = gaps(address)
         figures = {
             "changes": len(changes.made), "repeated_requests": changes.repeated, "claims": claims,
             "events": files * TURN_EVENTS, "rows": right.total(), "lost": (right - found).total(),
             "surplus": (found - right).total(), "wrong_changes": int(history != changes.made),
-            "wrong_rows": sum(wrong(numbers(address_of(f"{bucket}/added/{name}"))) for name in added),
+            "added_rows": sum(emitted.total() for emitted in added), "wrong_rows": sum(map(wrong, added)),
             "epoch_s": round(median(waits), 2), "most_epoch_s": round(max(waits), 2),
         }  # fmt: skip
     return {**figures, "lost_packets": network.lost}
