@@ -72,8 +72,8 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `file` is relative to the pond's folder; None: the delta is body[at : at + size]. `digest` is the SHA-256 of the
     delta in hexadecimal. Only attempts that are named by a receipt in the log are valid. `reasons`: why queries are to
-    be quarantined, where `counts` does not say it. `fed`: the values that rows feed to parameters, and `spans`: of the
-    timeline of the epoch; both are only used until the record is created.
+    be quarantined, where `counts` does not say it. `fed`: the values that rows feed to parameters, `spans`: of the
+    timeline of the epoch, and `host`: where the instance was folded; they are only used until the record is created.
     """
 
     instance: int
@@ -88,6 +88,7 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
     reasons: dict[str, str] = {}
     fed: dict[str, tuple[int, list[str] | None]] = {}
     spans: tuple[Span, ...] = ()
+    host: str = ""
 
 
 class FileList(msgspec.Struct, frozen=True, omit_defaults=True):

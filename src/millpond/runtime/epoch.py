@@ -354,7 +354,7 @@ def assemble(
     results = sorted(deltas, key=lambda delta: delta[0].instance)
     for receipt, body in results:
         add_fates(fates, (SourceFates([query], counts) for query, counts in receipt.fates.items()))
-        receipt = msgspec.structs.replace(receipt, fates={}, fed={}, spans=())
+        receipt = msgspec.structs.replace(receipt, fates={}, fed={}, spans=(), host="")
         receipts.append(receipt if receipt.file is not None else msgspec.structs.replace(receipt, at=size))
         bodies.append(body)
         size += len(body)

@@ -189,7 +189,7 @@ def receipt(instance: int, body: bytes, **more: Any) -> tuple[Receipt, bytes]:
 
 def test_inline_deltas_lie_one_after_another_in_the_body() -> None:
     task = fold_task(SETTING, run(Manifest()), "w")
-    deltas = [receipt(2, b"third"), receipt(0, b"first"), receipt(1, b"", file="delta/1", size=99)]
+    deltas = [receipt(2, b"third", host="a"), receipt(0, b"first"), receipt(1, b"", file="delta/1", size=99)]
     record, body = assemble(SETTING, run(Manifest()), task, Batch("q", 4, {"tx": "1"}, {"tx": "2"}), deltas, 7, -1)
     assert body == b"firstthird"
     assert [(found.instance, found.at, found.file) for found in record.receipts] == [
@@ -199,6 +199,7 @@ def test_inline_deltas_lie_one_after_another_in_the_body() -> None:
     ]
     entry = decode(encode(record, body))
     assert [bytes(entry.inline(record.receipts[i])) for i in (0, 2)] == [b"first", b"third"]
+    assert {found.host for found in record.receipts} == {""}, "a record does not depend on where it was computed"
     assert (record.n, record.prev, record.at, record.batch, record.start, record.end) == (
         0,
         "ab" * 32,

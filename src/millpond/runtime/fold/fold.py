@@ -7,6 +7,7 @@ packets in any order, it gives the same result.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from socket import gethostname
 from typing import TypeAlias
 
 import msgspec
@@ -89,7 +90,7 @@ def fold(
     reached("fold.return")
     timeline = (*contents.spans, *spans.take())
     return msgspec.structs.replace(
-        receipt, fates=bounded(contents.fates), reasons=writer.reasons, spans=timeline
+        receipt, fates=bounded(contents.fates), reasons=writer.reasons, spans=timeline, host=gethostname()
     ), body
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import copy
 from typing import NamedTuple
 
@@ -75,6 +75,7 @@ class Gauges:
         self._seconds: deque[float] = deque(maxlen=_EPOCHS_OF_TAIL)
         self._totals = Counters()
         self._instances: dict[int, InstanceTotals] = {}
+        self._hosts: Mapping[int, str] = {}
         self._moving = _Moving(0, 0, 0)
         self._durations = Histogram(
             "millpond_epoch_duration_seconds", "From the request for the first event of an epoch to its commit.",
@@ -99,6 +100,7 @@ class Gauges:
             self._epochs += 1
             self._seconds.append(epoch.seconds)
             self._add(record)
+            self._hosts = epoch.hosts
 
     def _add(self, record: EpochRecord) -> None:
         for name, stored in record.counts.items():
@@ -127,6 +129,11 @@ class Gauges:
         """What each instance did."""
         with self._lock:
             return dict(self._instances)
+
+    def hosts(self) -> Mapping[int, str]:
+        """The host on which each instance was folded in the newest epoch."""
+        with self._lock:
+            return self._hosts
 
     def arrival_s(self, moving: int) -> float | None:
         """In how many seconds the state of `moving` buckets will have migrated, at the rate since they began to.

@@ -321,7 +321,8 @@ class EpochRunner:
         job_seconds = (computed.worked_us - computed.began_us) / 1e6
         timeline = self._timeline(None, appended, self._spans.found)
         missing, ahead = self._intake.take_missing(), self._intake.take_dated_ahead()
-        self._on_epoch(Epoch(record, seconds, job_seconds, missing, ahead, timeline))
+        hosts = {receipt.instance: receipt.host for receipt, _ in computed.deltas}
+        self._on_epoch(Epoch(record, seconds, job_seconds, missing, ahead, timeline, hosts))
         return Published(record)
 
     def _record_wanted_owners(self, end: Offsets) -> None:

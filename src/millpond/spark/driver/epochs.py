@@ -18,6 +18,7 @@ class Epoch(NamedTuple):
     - `missing`: by stream, the files that were listed but deleted before they were read.
     - `ahead`: by stream, the files with dates in the future, because of which Spark may skip later files.
     - `timeline`: its steps until the commit, without what Spark reports later.
+    - `hosts`: the host on which each instance was folded.
     """
 
     record: EpochRecord
@@ -26,3 +27,4 @@ class Epoch(NamedTuple):
     missing: Mapping[str, Sequence[str]] = {}
     ahead: Mapping[str, Sequence[str]] = {}
     timeline: EpochTimeline | None = None
+    hosts: Mapping[int, str] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -78,14 +79,18 @@ class Bench:
             raise NotServingError("This service is standby.", "Ask the leader.")
         return self.leader
 
-    def epoch(self, counts: dict[str, dict[str, int]], *receipts: Receipt, seconds: float = 0.3) -> None:
+    def epoch(
+        self, counts: dict[str, dict[str, int]], *receipts: Receipt, seconds: float = 0.3,
+        hosts: Sequence[str] = ("a", "b"),
+    ) -> None:  # fmt: skip
         record = EpochRecord(
             n=1, writer="", prev="", at=0, spark_query="", batch=1, start={}, end={}, counts=counts, receipts=receipts
         )
         us = round(seconds * SECOND)
         spans = [Span("driver", "job", 0, us // 2), Span("gather 0", "gather", 0, us // 4)]
         spans.append(Span("gather 1", "gather", 0, us // 3))
-        self.gauges.epoch(Epoch(record, seconds, seconds / 2, timeline=EpochTimeline(1, 1, 4, 0, us, tuple(spans))))
+        timeline = EpochTimeline(1, 1, 4, 0, us, tuple(spans))
+        self.gauges.epoch(Epoch(record, seconds, seconds / 2, timeline=timeline, hosts=dict(enumerate(hosts))))
 
     def families(self) -> dict[str, Metric]:
         text, content_type = self.metrics.exposition("text/plain")
@@ -147,6 +152,13 @@ def test_epochs_are_counted_and_their_durations_are_histograms(bench: Bench) -> 
     steps = {"driver": "job", "gather": "gather"}
     sums = [found[f"epoch_step_duration_seconds_sum step={step} track={track}"] for track, step in steps.items()]
     assert sums == pytest.approx([2.3 / 2, 2.3 / 3]), "of two tasks, the slower one counts"
+
+
+def test_an_instance_has_the_host_of_its_newest_epoch(bench: Bench) -> None:
+    for hosts in (("a", "a", "b"), ("a", "b")):
+        bench.epoch({}, hosts=hosts)
+    found = {name: value for name, value in bench.samples().items() if "_host" in name}
+    assert found == {"instance_host host=a pond_instance=0": 1, "instance_host host=b pond_instance=1": 1}
 
 
 def test_the_arrival_of_moving_state_follows_from_its_rate() -> None:

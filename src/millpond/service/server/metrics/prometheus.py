@@ -1,8 +1,8 @@
 """Exposes the metrics of a pond to Prometheus: what `status`, `list` and the newest epoch's record say, as numbers.
 
 Names follow the conventions of Prometheus (https://prometheus.io/docs/practices/naming): base units, and `_total` for
-numbers that only increase while a process leads. Labels are names of queries, streams, partitions, instances, sinks and
-error codes only, so their number is bounded by what is declared.
+numbers that only increase while a process leads. Labels are names of queries, streams, partitions, instances, hosts,
+sinks and error codes only, so their number is bounded by what is declared.
 """
 
 from __future__ import annotations
@@ -176,6 +176,10 @@ def _instances(gauges: Gauges) -> Iterator[Metric]:
     yield _counter(
         "instance_delta_bytes", "Bytes of state and rows that an instance committed.", ("pond_instance",),
         (((name,), one.delta_bytes) for name, one in found.items()),
+    )  # fmt: skip
+    yield _gauge(
+        "instance_host", "1 for the host on which an instance was folded in the newest epoch.",
+        ("pond_instance", "host"), ((place, 1) for place in gauges.hosts().items()),
     )  # fmt: skip
 
 
