@@ -20,6 +20,20 @@ _SQL_NAMES = (
 )
 """The names of types by which clients know them, where DuckDB has short ones."""
 
+_TIME_PATTERNS = {
+    "HH24": "%H", "HH12": "%I", "MI": "%M", "SS": "%S", "MS": "%g", "US": "%f", "YYYY": "%Y", "YY": "%y",
+    "Month": "%B", "Mon": "%b", "MM": "%m", "DDD": "%j", "DD": "%d", "Day": "%A", "Dy": "%a", "AM": "%p", "PM": "%p",
+}  # fmt: skip
+"""The patterns of PostgreSQL's `to_char` for times, with those of DuckDB; the first one that matches counts."""
+
+
+def _time_pattern(pattern: str) -> str:
+    """The expression of SQL that translates the value of `pattern`, a name of SQL."""
+    for postgres, duckdb in _TIME_PATTERNS.items():
+        pattern = f"replace({pattern}, '{postgres}', '{duckdb}')"
+    return pattern
+
+
 _FUNCTIONS = {
     "class_oid": (("wanted",), "(SELECT oid FROM pg_catalog.pg_class "
     "WHERE relname = split_part(replace(wanted, '\"', ''), '.', -1) LIMIT 1)"),
@@ -27,7 +41,16 @@ _FUNCTIONS = {
     "to_regtype": (("wanted",), "(SELECT min(oid) FROM pg_catalog.pg_type WHERE typname = wanted)"),
     "set_config": (("name, value, local",), "value"),
     "pg_get_userbyid": (("id",), "'millpond'"),
+    "client_current_user": (("",), "'millpond'"),
+    "client_session_user": (("",), "'millpond'"),
+    "to_char": (("moment, pattern",), f"strftime(moment, {_time_pattern('pattern')})"),
     "pg_backend_pid": (("",), "1"),
+    "pg_database_size": (("a",), "0"),
+    "pg_tablespace_location": (("id",), "''"),
+    "pg_get_function_result": (("id",), "(SELECT min(prorettype) FROM pg_catalog.pg_proc WHERE oid = id)"),
+    "pg_get_function_arguments": (
+        ("id",), "(SELECT min(array_to_string(proargtypes, ', ')) FROM pg_catalog.pg_proc WHERE oid = id)"
+    ),
     "pg_encoding_to_char": (("id",), "'UTF8'"),
     "pg_is_in_recovery": (("",), "true"),
     "pg_get_expr": (("a, b", "a, b, c"), "NULL"),
@@ -53,7 +76,10 @@ _FUNCTIONS = {
 
 _VIEWS = {
     "pg_namespace": f"SELECT * FROM pg_catalog.pg_namespace WHERE nspname NOT IN {_HIDDEN}",
-    "pg_class": "SELECT * REPLACE (NULL::VARCHAR[] AS relacl, NULL::VARCHAR[] AS reloptions), "
+    "pg_attribute": "SELECT * REPLACE (-1 AS attstattarget, 'p' AS attstorage, '' AS attcompression) "
+    "FROM pg_catalog.pg_attribute",
+    "pg_class": "SELECT * REPLACE (NULL::VARCHAR[] AS relacl, NULL::VARCHAR[] AS reloptions, 'd' AS relreplident, "
+    "NULL::INTEGER AS relam), "
     "false AS relforcerowsecurity FROM pg_catalog.pg_class "
     "WHERE relnamespace IN (SELECT oid FROM client.pg_namespace)",
     "pg_database": "SELECT *, 10 AS datdba, 6 AS encoding, 'C' AS datcollate, 'C' AS datctype, NULL AS daticulocale, "
@@ -70,17 +96,26 @@ _VIEWS = {
 
 _EMPTY = {
     "pg_auth_members": "roleid member grantor",
+    "pg_cast": "oid castsource:BIGINT casttarget:BIGINT castfunc:BIGINT castcontext castmethod",
     "pg_collation": "oid collname collnamespace collowner",
+    "pg_db_role_setting": "setdatabase:BIGINT setrole:BIGINT setconfig:VARCHAR[]",
+    "pg_event_trigger": "oid evtname evtevent evtowner evtfoid evtenabled evttags:VARCHAR[]",
     "pg_extension": "oid extname extowner extnamespace extrelocatable extversion extconfig:BIGINT[]",
+    "pg_foreign_data_wrapper": "oid fdwname fdwowner fdwhandler fdwvalidator fdwacl:VARCHAR[] fdwoptions:VARCHAR[]",
+    "pg_foreign_server": "oid srvname srvowner srvfdw:BIGINT srvtype srvversion srvacl:VARCHAR[] srvoptions:VARCHAR[]",
+    "pg_foreign_table": "ftrelid ftserver:BIGINT ftoptions:VARCHAR[]",
     "pg_inherits": "inhrelid inhparent inhseqno inhdetachpending",
-    "pg_language": "oid lanname lanowner",
+    "pg_language": "oid tableoid lanname lanowner lanispl:BOOLEAN lanpltrusted:BOOLEAN lanplcallfoid",
+    "pg_operator": "oid oprname oprnamespace oprowner oprkind oprleft:BIGINT oprright:BIGINT oprresult:BIGINT oprcode",
     "pg_opclass": "oid opcname opcdefault:BOOLEAN opcnamespace",
     "pg_policy": "oid polname polrelid polcmd polpermissive:BOOLEAN polroles:BIGINT[] polqual polwithcheck",
-    "pg_publication": "oid pubname pubowner puballtables:BOOLEAN",
+    "pg_publication": "oid pubname pubowner puballtables:BOOLEAN pubinsert:BOOLEAN pubupdate:BOOLEAN "
+    "pubdelete:BOOLEAN pubtruncate:BOOLEAN pubviaroot:BOOLEAN",
     "pg_publication_namespace": "oid pnpubid pnnspid",
     "pg_publication_rel": "oid prpubid prrelid prqual prattrs:BIGINT[]",
     "pg_shdescription": "objoid classoid description",
     "pg_statistic_ext": "oid stxrelid stxname stxnamespace stxstattarget stxkeys:BIGINT[] stxkind:VARCHAR[]",
+    "pg_subscription": "oid subdbid:BIGINT subname subowner subenabled:BOOLEAN subpublications:VARCHAR[]",
     "pg_trigger": "oid tgrelid tgname tgfoid tgtype tgenabled tgisinternal tgconstraint",
 }
 """Tables without rows: columns, with their types unless they are texts."""
@@ -99,7 +134,11 @@ def catalog_statements(settings: Mapping[str, str]) -> Iterator[str]:
     for name, sql in _VIEWS.items():
         yield f"CREATE VIEW client.{name} AS {sql}"
     rows = ", ".join(f"({literal(name)}, {literal(value)})" for name, value in settings.items())
-    yield f"CREATE VIEW client.pg_settings AS SELECT * FROM (VALUES {rows}) AS settings(name, setting)"
+    yield (
+        "CREATE VIEW client.pg_settings AS SELECT *, NULL AS unit, 'Millpond' AS category, '' AS short_desc, "
+        "'internal' AS context, 'string' AS vartype, 'default' AS source, setting AS boot_val, setting AS reset_val, "
+        f"false AS pending_restart FROM (VALUES {rows}) AS settings(name, setting)"
+    )
     for name, columns in _EMPTY.items():
         yield f"CREATE TABLE client.{name} ({', '.join(map(_column, columns.split()))})"
 

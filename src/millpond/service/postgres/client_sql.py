@@ -46,6 +46,8 @@ _TABLE = re.compile(
 _INFORMATION = re.compile(r"\binformation_schema\s*\.\s*(tables|columns|schemata)\b", re.IGNORECASE)
 _FUNCTIONS = re.compile(r"\b(version|current_setting)\s*\((?![^()]*\)\s*AS\s*\()", re.IGNORECASE)
 """Calls of functions, except the columns of a WITH."""
+_USER = re.compile(r"(?P<alias>\bAS\s+)?(?<![.\w])(?P<name>current_user|session_user)\b(?!\s*\()", re.IGNORECASE)
+_JSON_TYPE = re.compile(r"(::\s*)jsonb\b|(\bAS\s+)jsonb(?=\s*\))", re.IGNORECASE)
 _OBJECT = re.compile(r"\bjsonb?_build_object\s*\(", re.IGNORECASE)
 _KEPT = re.compile(r"§(\d+)§")
 
@@ -122,6 +124,8 @@ def adapted(sql: str) -> str:
     "SELECT class_oid('visits')::BIGINT, x::text"
     >>> adapted("SELECT CAST('visits' AS REGCLASS) AS name, (SELECT x AS name)")
     "SELECT class_oid('visits') AS name, (SELECT x AS name)"
+    >>> adapted("SELECT current_user AS session_user, '{}'::jsonb, CAST(a AS JSONB)")
+    "SELECT client_current_user() AS session_user, '{}'::JSON, CAST(a AS JSON)"
     >>> adapted("WITH version(a) AS (SELECT version()) SELECT a AS pg_class FROM version")
     'WITH version(a) AS (SELECT client_version()) SELECT a AS pg_class FROM version'
     """
@@ -139,7 +143,8 @@ def adapted(sql: str) -> str:
     text = _SCHEMA.sub("", _COLLATE.sub("", _OPERATOR.sub(r"\1", text)))
     text = _REGCLASS.sub(lambda found: f"class_oid({found['cast'] or found['name']})", text)
     text = _NUMBER_TYPE.sub(r"\1\2BIGINT", _NAME_TYPE.sub(r"\1\3VARCHAR\2", text))
-    text = _OBJECT.sub("json_object(", _FUNCTIONS.sub(r"client_\1(", text))
+    text = _OBJECT.sub("json_object(", _FUNCTIONS.sub(r"client_\1(", _JSON_TYPE.sub(r"\1\2JSON", text)))
+    text = _USER.sub(lambda found: found[0] if found["alias"] else f"client_{found['name']}()", text)
     return _KEPT.sub(lambda found: quoted[int(found[1])], text)
 
 

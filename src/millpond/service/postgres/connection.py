@@ -19,8 +19,6 @@ from functools import partial
 from time import monotonic
 from typing import NamedTuple, TypeVar
 
-import pyarrow as pa
-
 from millpond.errors import (
     AccessError,
     BusyError,
@@ -35,7 +33,9 @@ from millpond.errors import (
 from millpond.service.postgres import messages
 from millpond.service.postgres.client_sql import Statement, statements_of
 from millpond.service.postgres.messages import Fields, ProtocolError, message
-from millpond.service.postgres.result_format import TEXT, data_rows, parameter
+from millpond.service.postgres.portals import Close, Declare, Fetch, Portal, cursor_request
+from millpond.service.postgres.result_format import BINARY, TEXT, data_rows, formats_of, parameter
+from millpond.service.postgres.sandbox import StatementError
 from millpond.service.postgres.session import REPORTED, Answer, Session
 
 T = TypeVar("T")
@@ -87,59 +87,6 @@ class _Prepared(NamedTuple):
     oids: Sequence[int]
 
 
-class _Portal:
-    """A statement with its values.
-
-    `waiting`: rows that were read and not fetched yet. `error`: why there are no more rows than these.
-    """
-
-    def __init__(self, statement: Statement, values: Sequence[str], formats: Sequence[int]) -> None:
-        self.statement, self.values, self.formats = statement, values, formats
-        self.answer: Answer | None = None
-        self.waiting: list[pa.RecordBatch] = []
-        self.error: MillpondError | None = None
-        self.sent = 0
-
-    def next_rows(self) -> pa.RecordBatch | None:
-        """The next rows; None: there are no more.
-
-        Raises:
-            MillpondError: they cannot be computed. Each later call raises it too, because the result is incomplete.
-        """
-        if self.waiting:
-            return self.waiting.pop(0)
-        if self.error is not None:
-            raise self.error
-        assert self.answer is not None
-        try:
-            return next(self.answer.batches, None)
-        except MillpondError as error:
-            self.error = error
-            raise
-
-    def settle(self, most: int) -> int:
-        """Read all rows, so that another statement may run, and return their bytes.
-
-        If they take more than `most` bytes, or cannot be computed, the error is raised when they are fetched.
-        """
-        if self.answer is None or self.error is not None:
-            return 0
-        size: int = sum(batch.nbytes for batch in self.waiting)
-        try:
-            for batch in self.answer.batches:
-                self.waiting.append(batch)
-                size += batch.nbytes
-                if size > most:
-                    self.waiting, size = [], 0
-                    raise BusyError(
-                        f"The rows that were not fetched before the next statement take more than {most:,} bytes.",
-                        "Fetch all rows of a result before the next statement, or select fewer.",
-                    )
-        except MillpondError as error:
-            self.error = error
-        return size
-
-
 class Connection:
     """Serves a client in this thread. `made`: makes the session; `cancel`: cancels the statement of another connection
     by its key.
@@ -156,7 +103,7 @@ class Connection:
         """What a client needs to cancel a statement: four bytes for a process, four of a secret."""
         self.session: Session | None = None
         self._prepared: dict[str, _Prepared] = {}
-        self._portals: dict[str, _Portal] = {}
+        self._portals: dict[str, Portal] = {}
 
     def interrupt(self) -> None:
         """End the running statement; for any thread."""
@@ -291,7 +238,7 @@ class Connection:
                 return
 
     def _all_rows(self, statement: Statement) -> None:
-        portal = _Portal(statement, (), ())
+        portal = Portal(statement, (), ())
         portal.answer = answer = self._run(portal)
         if answer.columns:
             self._client.sendall(messages.row_description(answer.columns, answer.formats))
@@ -314,7 +261,7 @@ class Connection:
             form = forms[place] if len(forms) > 1 and place < len(forms) else forms[0] if len(forms) == 1 else TEXT
             oid = prepared.oids[place] if place < len(prepared.oids) else 0
             values.append(parameter(fields.value(), oid, form))
-        self._portals[name] = _Portal(prepared.statement, values, fields.many16())
+        self._portals[name] = Portal(prepared.statement, values, fields.many16())
         self._client.sendall(message(b"2"))
 
     def _describe(self, fields: Fields) -> None:
@@ -328,16 +275,23 @@ class Connection:
             shown = messages.row_description(columns, [TEXT] * len(columns))
             self._client.sendall(shown if columns else message(b"n"))
             return
-        answer = self._opened(self._known(self._portals, name))
+        portal = self._known(self._portals, name)
+        if portal.cursor and portal.answer is None:  # its first FETCH requests the formats
+            columns, _ = self._columns(portal.statement, (), portal.values)
+            self._client.sendall(messages.row_description(columns, [TEXT] * len(columns)))
+            return
+        answer = self._opened(portal)
         shown = messages.row_description(answer.columns, answer.formats)
         self._client.sendall(shown if answer.columns else message(b"n"))
 
-    def _columns(self, statement: Statement, oids: Sequence[int]) -> tuple[Sequence[messages.ResultColumn], int]:
+    def _columns(
+        self, statement: Statement, oids: Sequence[int], values: Sequence[str] = ()
+    ) -> tuple[Sequence[messages.ResultColumn], int]:
         assert self.session is not None
         if statement is _NOTHING:
             return (), 0
         self._settle()
-        return self.session.columns(statement, oids)
+        return self.session.columns(statement, oids, values)
 
     def _execute(self, fields: Fields) -> None:
         portal = self._known(self._portals, fields.text())
@@ -346,16 +300,25 @@ class Connection:
         else:
             self._send_rows(portal, self._opened(portal), fields.int32())
 
-    def _opened(self, portal: _Portal) -> Answer:
+    def _opened(self, portal: Portal) -> Answer:
         """The answer of a portal, whose statement is run once."""
         if portal.answer is None:
             portal.answer = Answer("") if portal.statement is _NOTHING else self._run(portal)
         return portal.answer
 
-    def _run(self, portal: _Portal) -> Answer:
+    def _run(self, portal: Portal) -> Answer:
         assert self.session is not None
+        match cursor_request(portal.statement):
+            case Declare() as declared:
+                return self._declare(declared, portal.values)
+            case Fetch() as fetch:
+                return self._fetch(fetch, portal.formats)
+            case Close(name):
+                self._drop_cursors(None if name == "all" else name)
         self._settle()
         answer = self.session.run(portal.statement, portal.values, portal.formats)
+        if answer.tag in ("COMMIT", "ROLLBACK") and self.session.transaction == "I":
+            self._drop_cursors()
         if (found := _DEALLOCATE.fullmatch(portal.statement.text)) is not None:
             if not found[1] and found[2].upper() == "ALL":
                 self._prepared.clear()
@@ -363,19 +326,47 @@ class Connection:
                 self._prepared.pop(found[2] if found[1] else found[2].lower(), None)
         return answer
 
-    def _send_rows(self, portal: _Portal, answer: Answer, most: int) -> None:
+    def _declare(self, declared: Declare, values: Sequence[str]) -> Answer:
+        """Declare a cursor. Its statement is checked now, and run when rows are first fetched."""
+        assert self.session is not None
+        self.session.check_transaction()
+        formats = (BINARY,) if declared.binary else ()
+        self._columns(declared.statement, (), values)
+        self._portals[declared.name] = Portal(declared.statement, values, formats, cursor=True)
+        return Answer("DECLARE CURSOR")
+
+    def _fetch(self, fetch: Fetch, formats: Sequence[int]) -> Answer:
+        """The next rows of a cursor. The first FETCH decides on the formats of all."""
+        assert self.session is not None
+        self.session.check_transaction()
+        portal = self._portals.get(fetch.name)
+        if portal is None:
+            raise StatementError(f"There is no cursor {fetch.name[:80]!r}.", "Declare it first.", "34000")
+        if portal.answer is None:
+            portal.formats = portal.formats or formats
+        answer = self._opened(portal)
+        if fetch.moves:
+            return Answer(f"MOVE {sum(rows.num_rows for rows in portal.take(fetch.most))}")
+        if formats and [*formats_of(formats, answer.columns)] != [*answer.formats]:
+            raise RequestError("The rows of a cursor are fetched in one format.", "Request that of the first FETCH.")
+        return Answer("FETCH", answer.columns, answer.formats, portal.take(fetch.most), counted=True)
+
+    def _drop_cursors(self, name: str | None = None) -> None:
+        """Forget a cursor, or all."""
+        dropped = [one for one, portal in self._portals.items() if portal.cursor and name in (None, one)]
+        for one in dropped:
+            del self._portals[one]
+
+    def _send_rows(self, portal: Portal, answer: Answer, most: int) -> None:
         """Send the next rows of a portal: at most `most`, 0: all."""
-        left = most
-        while (batch := portal.next_rows()) is not None:
-            rows = batch.slice(0, left) if most else batch
-            portal.sent += rows.num_rows
+        sent = 0
+        for rows in portal.take(most or None):
+            sent += rows.num_rows
             self._client.sendall(data_rows(rows, answer.columns, answer.formats))
-            left -= rows.num_rows
-            if most and left == 0:
-                if rows.num_rows < batch.num_rows:
-                    portal.waiting.insert(0, batch.slice(rows.num_rows))
-                self._client.sendall(message(b"s"))
-                return
+        portal.sent += sent
+        if most and sent == most:
+            self._client.sendall(message(b"s"))
+            return
         self._client.sendall(messages.complete(f"{answer.tag} {portal.sent}" if answer.counted else answer.tag))
 
     def _settle(self) -> None:

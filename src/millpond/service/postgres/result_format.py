@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.errors import RequestError
+from millpond.service.postgres.array_parameters import elements_of_binary, elements_of_text
 from millpond.service.postgres.messages import ResultColumn
 
 TEXT, BINARY = 0, 1
@@ -41,6 +42,12 @@ TYPES = {
     TIMESTAMPTZ: "TIMESTAMPTZ", INTERVAL: "INTERVAL", NUMERIC: "DECIMAL(38, 10)", UUID: "UUID",
 }  # fmt: skip
 """DuckDB's type by object id of a parameter's type; that of a decimal number also depends on its value."""
+
+ARRAYS = {
+    1000: BOOL, 1001: BYTEA, 1005: INT2, 1007: INT4, 1009: TEXT_OID, 1015: VARCHAR, 1016: INT8, 1021: FLOAT4,
+    1022: FLOAT8, 1115: TIMESTAMP, 1182: DATE, 1183: TIME, 1185: TIMESTAMPTZ, 1187: INTERVAL, 1231: NUMERIC, 2951: UUID,
+}  # fmt: skip
+"""The object ids of arrays, with those of their elements."""
 
 _NOT_FINITE = {0xC000: "NaN", 0xD000: "Infinity", 0xF000: "-Infinity"}
 """Decimal numbers without digits, by their sign."""
@@ -191,6 +198,8 @@ def parameter(value: bytes | None, oid: int, form: int) -> str:
     Raises:
         RequestError: the value is not one, or its type is not known here.
     """
+    if oid in ARRAYS:
+        return array_literal(value, ARRAYS[oid], form)
     kind = TYPES.get(oid)
     if oid and kind is None:
         raise RequestError(f"Parameters of the type with the object id {oid} are not known.", "Send it as text.")
@@ -207,6 +216,25 @@ def parameter(value: bytes | None, oid: int, form: int) -> str:
         quoted = f"'{shown[2:]}'" if re.fullmatch(r"\\x[0-9a-fA-F]*", shown) else quoted
         return f"unhex({quoted})"
     return quoted if kind is None or kind == "VARCHAR" else f"CAST({quoted} AS {kind})"
+
+
+def array_literal(value: bytes | None, oid: int, form: int) -> str:
+    """The value of an array parameter as a literal of SQL; `oid`: the type of its elements, 0: texts.
+
+    >>> array_literal(b"{a,NULL}", 0, 0), array_literal(b"{}", 23, 0)
+    ("['a', NULL]", 'CAST([] AS INTEGER[])')
+
+    Raises:
+        RequestError: it is no array of one dimension of such elements.
+    """
+    if value is None:
+        return "NULL"
+    try:
+        elements = [*(elements_of_binary(value) if form == BINARY else elements_of_text(value.decode()))]
+    except (ValueError, struct.error) as error:
+        raise RequestError("The value of a parameter is no array of one dimension.", "Send it as text.") from error
+    listed = f"[{', '.join('NULL' if one is None else parameter(one, oid, form) for one in elements)}]"
+    return listed if elements else f"CAST([] AS {TYPES.get(oid, 'VARCHAR')}[])"
 
 
 def _decimal_kind(text: str) -> str:

@@ -17,8 +17,9 @@ import pyarrow as pa
 
 from millpond.errors import MillpondError, QueryError, QueryRefused, QuerySyntaxError, QueryTypeError
 from millpond.service.postgres.client_catalog import DATABASE, catalog_statements
+from millpond.service.postgres.column_names import ordered_by, unnamed_columns
 from millpond.service.postgres.messages import ResultColumn
-from millpond.service.postgres.result_format import oid_of
+from millpond.service.postgres.result_format import TEXT, array_literal, oid_of
 
 ROWS_AT_ONCE = 2048
 MEMORY = "256MB"
@@ -72,15 +73,26 @@ _STATES: tuple[tuple[type[Exception], str], ...] = (
 
 _STATES_BY_PREFIX = {
     "INTERRUPT": "57014", "Out of Memory": "53200", "Conversion Error": "22P02", "Out of Range": "22003",
+    "Catalog Error: Scalar Function": "42883", "Binder Error: No function": "42883",
+    "Catalog Error: Type": "42704",
 }  # fmt: skip
-"""The SQLSTATE by how a message begins: the reader of Arrow batches raises errors without the class of DuckDB's."""
+"""The SQLSTATE by how a message begins: where the class of an error says too little, and for the reader of Arrow
+batches, whose errors have no class of DuckDB's.
+"""
 
 
 class Checked(NamedTuple):
-    """What a statement refers to: names of tables, and the parameters by their bytes `start` to `end` in the text."""
+    """What a statement refers to: names of tables, and the parameters by their bytes `start` to `end` in the text.
+
+    `arrays`: the starts of those that must be arrays, also if the client does not send their type. `unnamed`,
+    `orders`: see `unnamed_columns` and `ordered_by`.
+    """
 
     tables: frozenset[str]
     parameters: tuple[tuple[int, int, int], ...]
+    arrays: frozenset[int]
+    unnamed: Mapping[int, str]
+    orders: tuple[tuple[int, int, int], ...]
 
 
 class Sandbox:
@@ -142,7 +154,7 @@ class Sandbox:
             raise QuerySyntaxError(tree.get("error_message", "The statement is not SQL."), "Correct the statement.")
         if len(tree["statements"]) != 1:
             raise QueryRefused("This is more than one statement.", "Send one statement at a time.")
-        tables, parameters = set[str](), set[tuple[int, int, int]]()
+        tables, parameters, arrays = set[str](), set[tuple[int, int, int]](), set[int]()
         for node in _nodes(tree):
             kind = str(node.get("type"))
             if kind.endswith("_NODE") and kind not in _QUERY_NODES:
@@ -156,18 +168,25 @@ class Sandbox:
                     raise QueryRefused(f"The function {name} may not be called here.", cure)
             elif kind == "VALUE_PARAMETER":
                 parameters.add(_parameter(sql, node))
-        return Checked(frozenset(tables), tuple(sorted(parameters)))
+            elif (array := _array_in(node)) is not None:
+                arrays.add(_parameter(sql, array)[0])
+        node = tree["statements"][0]["node"]
+        unnamed = unnamed_columns(node)
+        orders = tuple(ordered_by(node, unnamed))
+        return Checked(frozenset(tables), tuple(sorted(parameters)), frozenset(arrays), unnamed, orders)
 
-    def columns(self, sql: str) -> list[ResultColumn]:
-        """The columns of a checked statement, without running it.
+    def columns(self, sql: str, unnamed: Mapping[int, str]) -> list[ResultColumn]:
+        """The columns of a checked statement, without running it; `unnamed`: see `Checked`.
 
         Raises:
             MillpondError: it refers to an unknown name, or its types do not fit.
         """
         with _failures():
             relation = self._connection.sql(sql)
-        kinds = zip(relation.columns, relation.types, strict=True)
-        return [ResultColumn(name, oid_of(str(kind))) for name, kind in kinds]
+        names = ["count" if name == "count_star()" else name for name in relation.columns]  # of a sub-query
+        for place, name in unnamed.items():
+            names[place] = name
+        return [ResultColumn(name, oid_of(str(kind))) for name, kind in zip(names, relation.types, strict=True)]
 
     def batches(self, sql: str) -> Iterator[pa.RecordBatch]:
         """The rows of a checked statement.
@@ -201,7 +220,14 @@ def failure(error: Exception) -> MillpondError:
     state = next((state for kind, state in _STATES if isinstance(error, kind)), "42000")
     state = next((state for begin, state in _STATES_BY_PREFIX.items() if str(error).startswith(begin)), state)
     cure = {"57014": "Ask for less: a statement has a time limit.", "53200": f"Ask for less: it has {MEMORY}."}
-    return StatementError(first_line(error), cure.get(state, "Correct the statement."), state)
+    return StatementError(first_line(error), cure.get(state) or _hint(error), state)
+
+
+def _hint(error: Exception) -> str:
+    """What DuckDB suggests, such as similar names; never its list of all functions of a name."""
+    lines = str(error).partition("\nLINE ")[0].splitlines()[1:]
+    found = next((line.strip() for line in lines if line), "")
+    return found[:500] if found and not found.startswith("Candidate functions") else "Correct the statement."
 
 
 def first_line(error: Exception) -> str:
@@ -215,16 +241,22 @@ def quoted(name: str) -> str:
 
 
 def with_values(sql: str, checked: Checked, values: Sequence[str]) -> str:
-    """The statement with literals in place of its parameters.
+    """The statement as DuckDB runs it: with literals in place of parameters, and numbers in place of `Checked.orders`.
 
     Raises:
-        QueryTypeError: there are too few values.
+        QueryTypeError: there are too few values. RequestError: one is no array, and must be one.
     """
-    text = sql.encode()
-    for start, end, number in reversed(checked.parameters):
+    replaced = [(start, end, str(number)) for start, end, number in checked.orders]
+    for start, end, number in checked.parameters:
         if not 0 < number <= len(values):
             raise QueryTypeError(f"There is no value for the parameter ${number}.", "Send a value for each.")
-        text = text[:start] + b" " + values[number - 1].encode() + b" " + text[end:]
+        value = values[number - 1]
+        if start in checked.arrays and value.startswith("'"):  # a text, because the client knows no type
+            value = array_literal(value[1:-1].replace("''", "'").encode(), 0, TEXT)
+        replaced.append((start, end, f" {value} "))
+    text = sql.encode()
+    for start, end, written in sorted(replaced, reverse=True):
+        text = text[:start] + written.encode() + text[end:]
     return text.decode()
 
 
@@ -238,6 +270,18 @@ def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
             waiting += node.values()
         elif isinstance(node, list):
             waiting += node
+
+
+def _array_in(node: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The parameter of a node whose operand is an array: of ANY and ALL, which unnest it, and of a cast to a list."""
+    match node:
+        case {"type": "FUNCTION", "function_name": "unnest", "arguments": [{"expression": operand}]}:
+            pass
+        case {"type": "OPERATOR_CAST", "type_expr": {"type_name": "list"}, "child": operand}:
+            pass
+        case _:
+            return None
+    return operand if operand["type"] == "VALUE_PARAMETER" else None
 
 
 def _parameter(sql: str, node: Mapping[str, Any]) -> tuple[int, int, int]:

@@ -38,7 +38,8 @@ REPORTED = {
 """The settings that a client is sent when it connects."""
 
 SETTINGS = {name.lower(): value for name, value in REPORTED.items()} | {
-    "version": f"PostgreSQL 14.0 (Millpond {VERSION})", "server_version_num": "140000", "search_path": "public",
+    "version": f"PostgreSQL 14.0 (Millpond {VERSION})", "server_version_num": "140000",
+    "search_path": f"{PUBLIC}, {CATALOG}",
     "transaction_read_only": "on", "max_identifier_length": "63", "statement_timeout": f"{SECONDS:.0f}s",
     "application_name": "", "extra_float_digits": "1", "bytea_output": "hex", "lc_collate": "C", "lc_ctype": "C",
     "transaction_isolation": "read committed", "default_transaction_isolation": "read committed", "row_security": "on",
@@ -104,8 +105,18 @@ class Session:
         if self.transaction == "T":
             self.transaction = "E"
 
-    def columns(self, statement: Statement, oids: Sequence[int]) -> tuple[list[ResultColumn], int]:
-        """The columns of a statement that is not run yet, none if it has no rows; and the number of its parameters."""
+    def check_transaction(self) -> None:
+        """Raise an error if the transaction has failed."""
+        if self.transaction == "E":
+            raise StatementError("The transaction has failed.", "End it with ROLLBACK.", "25P02")
+
+    def columns(
+        self, statement: Statement, oids: Sequence[int], given: Sequence[str] = ()
+    ) -> tuple[list[ResultColumn], int]:  # fmt: skip
+        """The columns of a statement that is not run yet, none if it has no rows; and the number of its parameters.
+
+        `oids`: the types of its parameters, as far as they are known. `given`: their values, as literals.
+        """
         sql = self._select(statement)
         if isinstance(sql, list):
             return sql, 0
@@ -114,10 +125,9 @@ class Session:
         self._list()
         checked = self._sandbox.check(sql)
         number = max((one[2] for one in checked.parameters), default=0)
-        known = [*oids, *[0] * number]
-        values = [parameter(None, oid, TEXT) for oid in known]
+        values = given or [parameter(None, oid, TEXT) for oid in (*oids, *[0] * number)]
         with self._limited():
-            return self._sandbox.columns(with_values(sql, checked, values)), number
+            return self._sandbox.columns(with_values(sql, checked, values), checked.unnamed), number
 
     def run(self, statement: Statement, values: Sequence[str] = (), formats: Sequence[int] = ()) -> Answer:
         """Run a statement; `values`: the literals of its parameters, `formats`: those of its columns."""
@@ -126,7 +136,7 @@ class Session:
             return Answer(done)
         sql = self._select(statement)
         if isinstance(sql, list):
-            content = SETTINGS.get(_setting(statement.words), "")
+            content = self._value(_setting(statement.words))
             batch = pa.record_batch([pa.array([content])], names=[sql[0].name])
             return Answer("SHOW", sql, formats_of(formats, sql), iter([batch]))
         assert sql is not None
@@ -135,10 +145,18 @@ class Session:
         self._load(checked.tables)
         text = with_values(sql, checked, values)
         with self._limited():
-            columns = self._sandbox.columns(text)
+            columns = self._sandbox.columns(text, checked.unnamed)
         wanted = formats_of(formats, columns)
         shown = projection(text, columns, wanted) if columns else text
         return Answer("SELECT", columns, wanted, self._batches(shown), counted=True)
+
+    def _value(self, setting: str) -> str:
+        """The value of a setting, as SHOW returns it."""
+        if setting.endswith("transaction_isolation"):
+            default = setting.startswith("default") or self.transaction == "I"
+            repeatable = self._default_repeatable if default else self._repeatable
+            return "repeatable read" if repeatable else SETTINGS[setting]
+        return SETTINGS[setting]
 
     def _batches(self, sql: str) -> Iterator[pa.RecordBatch]:
         """The rows of a statement; the time that the client takes between two batches does not count."""
@@ -155,8 +173,8 @@ class Session:
     def _transact(self, statement: Statement) -> str | None:
         """The tag of a statement that only concerns the session; None: it is another one."""
         verb = statement.words.partition(" ")[0]
-        if self.transaction == "E" and verb not in (*_END, *_UNDO):
-            raise StatementError("The transaction has failed.", "End it with ROLLBACK.", "25P02")
+        if verb not in (*_END, *_UNDO):
+            self.check_transaction()
         if verb in _BEGIN:
             self.transaction = "T"
             self._repeatable = self._level(statement, self._default_repeatable)

@@ -61,7 +61,13 @@ def test_psql_shows_rows_and_tables(served: Any) -> None:
     assert said.splitlines()[:2] == ["/home|2|t", "it's|1|t"]
     assert "public|visits|table|millpond" in said
     assert said.splitlines()[-3:] == ["BEGIN", "1", "COMMIT"]
-    assert psql(served, "-c", "\\d+ visits").splitlines()[0].startswith("page|character varying|")
+    described = psql(served, "-c", "\\d+ visits")
+    assert described.splitlines()[0].startswith("page|character varying|")
+    assert "???" not in described and "Access method" not in described
+    commands = "df l+ db do dC drds des dy dRp dRs dL dconfig dn+ dp dT dx dv di ds dm dD dX"
+    psql(served, *(word for one in commands.split() for word in ("-c", f"\\{one}")))  # an error ends psql
+    counted = psql(served, "-P", "tuples_only=off", "-c", "SELECT count(*), 1 FROM visits ORDER BY count")
+    assert counted.splitlines()[0] == "count|?column?"
     assert "pond|millpond|UTF8" in psql(served, "-c", "\\l", "-c", "\\du")
 
 
@@ -83,8 +89,8 @@ def test_a_statement_sees_all_tables_as_of_one_record(served: Any) -> None:
 
 def test_a_failed_transaction_takes_nothing_before_its_end(served: Any) -> None:
     with served.connect(autocommit=False) as client:
-        with pytest.raises(psycopg.errors.UndefinedTable):
-            client.execute("SELECT * FROM nosuch")
+        with pytest.raises(psycopg.errors.UndefinedTable, match='Did you mean "visits"'):
+            client.execute("SELECT * FROM vists")
         for sql in ("SELECT 1", "BEGIN"):
             with pytest.raises(psycopg.errors.InFailedSqlTransaction, match="has failed"):
                 client.execute(sql)
@@ -100,6 +106,39 @@ def test_rows_come_in_portions(served: Any) -> None:
     with served.connect() as client:
         numbers = client.cursor().stream("SELECT range FROM range(10000)", size=700)
         assert [number for (number,) in numbers] == list(range(10_000))
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_a_cursor_of_sql_reads_forward(served: Any, binary: bool) -> None:
+    """Psycopg and SQLAlchemy declare one to read a large result."""
+    with served.connect(autocommit=False) as client:
+        with client.cursor("some rows", binary=binary) as cursor:
+            cursor.execute("SELECT range, 1.5 FROM range(%s)", (10_000,))
+            assert [one.name for one in cursor.description] == ["range", "?column?"]
+            assert cursor.fetchmany(3) == [(number, Decimal("1.5")) for number in range(3)]
+            assert client.execute("SELECT 7").fetchone() == (7,), "another statement runs meanwhile"
+            assert [number for (number, _) in cursor] == [*range(3, 10_000)]
+        client.execute("DECLARE other CURSOR FOR SELECT range FROM range(5)")
+        assert client.execute("MOVE 3 FROM other").statusmessage == "MOVE 3"
+        assert client.execute("FETCH ALL FROM other").fetchall() == [(3,), (4,)]
+        assert client.execute("FETCH other").fetchall() == []
+        client.commit()
+        with pytest.raises(psycopg.errors.InvalidCursorName):
+            client.execute("FETCH other")
+        client.rollback()
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            client.execute("DECLARE wrong CURSOR FOR SELECT * FROM nosuch")
+
+
+def test_a_parameter_may_be_an_array(served: Any) -> None:
+    with served.connect() as client:
+        for binary in (False, True):
+            cursor = client.cursor(binary=binary)
+            some = cursor.execute("SELECT page FROM visits WHERE page = ANY(%s)", (["/home", 'a "b"', None],))
+            assert some.fetchall() == [("/home",)]
+            assert cursor.execute("SELECT 2 <> ALL(%s), %s::text[]", ([1, 3], ["it's"])).fetchone() == (True, ["it's"])
+        with pytest.raises(psycopg.errors.FeatureNotSupported, match="one dimension"):
+            client.execute("SELECT 1 = ANY(%s)", ([[1], [2]],))
 
 
 def test_an_error_after_the_first_rows_is_reported(served: Any) -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from millpond.service.postgres import connection, result_format
 from millpond.service.postgres.client_sql import Statement
-from millpond.service.postgres.connection import _Portal
 from millpond.service.postgres.messages import ResultColumn
+from millpond.service.postgres.portals import Portal
 from millpond.service.postgres.result_format import BINARY, DATE, INTERVAL, NUMERIC, TIMESTAMP, data_rows, parameter
 from millpond.service.postgres.session import Answer
 
@@ -61,7 +61,7 @@ def test_rows_that_wait_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     small = duckdb.sql("SELECT range FROM range(5)").to_arrow_reader(5).read_next_batch()
     portals = []
     for _ in range(3):
-        portal = _Portal(Statement("", ""), (), ())
+        portal = Portal(Statement("", ""), (), ())
         portal.answer = Answer("SELECT", batches=iter([small]), counted=True)
         portals.append(portal)
     left = connection.SETTLED_BYTES

@@ -104,3 +104,38 @@ def test_parameters_are_replaced_where_the_parser_finds_them(sandbox: Sandbox) -
     assert answer(sandbox, given) == [{"a": "é $1", "$1": 7, "c": "x' $2"}]
     with pytest.raises(QueryRefused, match="form"):
         sandbox.check("SELECT ?")
+
+
+def names(sandbox: Sandbox, sql: str) -> list[str]:
+    return [one.name for one in sandbox.columns(sql, sandbox.check(sql).unnamed)]
+
+
+NAMES = {
+    "SELECT count(*), sum(n), max(n) AS m, n, count(*) FILTER (WHERE n > 1) FROM visits GROUP BY n":
+        ["count", "sum", "m", "n", "count"],
+    "SELECT 1, n + 1, -n, NOT n > 1, n IS NULL, n IN (1, 2), page LIKE 'a', page || 'b' FROM visits": ["?column?"] * 8,
+    "SELECT n::INT, visits.n::TEXT, lower(page)::TEXT, coalesce(n, 1), nullif(n, 1) FROM visits":
+        ["n", "n", "lower", "coalesce", "nullif"],
+    "SELECT CASE WHEN n > 1 THEN 1 END, CASE WHEN n > 1 THEN 1 ELSE n END, ARRAY[n], EXISTS (SELECT 1) FROM visits":
+        ["case", "n", "array", "exists"],
+    "SELECT (SELECT max(n) FROM visits), (SELECT 1 AS one), row_number() OVER (ORDER BY n) FROM visits":
+        ["max", "one", "row_number"],
+    "SELECT count(*) OVER (), *, sum(n) OVER () FROM visits": ["count", "page", "n", "sum"],
+    "WITH v AS (SELECT n FROM visits) SELECT min(n) FROM v UNION ALL SELECT 1": ["min"],
+    "(SELECT 1) UNION ALL SELECT n FROM visits": ["?column?"],
+}
+"""By statement, the names of its columns in PostgreSQL."""
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        *NAMES.items(),
+        ("SELECT min(COLUMNS(*)), 1 FROM visits", ["page", "n", "?column?"]),
+        ("SHOW ALL TABLES", ["database", "schema", "name", "column_names", "column_types", "temporary"]),
+        ("FROM visits", ["page", "n"]),
+        ("SELECT * FROM (SELECT count(*), 1 AS one FROM visits)", ["count", "one"]),
+    ],
+)  # fmt: skip
+def test_columns_without_an_alias_have_the_names_of_postgresql(sandbox: Sandbox, sql: str, expected: list[str]) -> None:
+    assert names(sandbox, sql) == expected
