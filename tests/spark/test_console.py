@@ -48,6 +48,7 @@ DECLARE VARIABLE least BIGINT DEFAULT 40;
 CREATE STREAMING TABLE spend USING subscribers AS {SPEND};
 CREATE STREAMING TABLE big USING subscribers AS {SPEND.replace("GROUP", "WHERE v >= :least GROUP")};
 CREATE STREAMING TABLE tapped USING noop AS SELECT c FROM STREAM taps;
+CREATE STREAMING TABLE each USING noop AS SELECT c FROM STREAM tx;
 """
 WAIT_MS = 120_000
 SCHEMES: tuple[Literal["light"], Literal["dark"]] = ("light", "dark")
@@ -63,7 +64,7 @@ class Served:
         (folder / "tx.sql").write_text(POND)
         (folder / "connections.json").write_text(json.dumps({"test": {"servers": kafka.servers, "topics": [TOPIC]}}))
         kafka.create(TOPIC)
-        self.write(0, 600)
+        self.write(0, 1200)
         self.process: ForkedProgram | None = None
 
     def write(self, minute: int, events: int) -> None:
@@ -242,11 +243,12 @@ def test_the_pages_show_the_pond(page: Page, served: Served) -> None:
     expect(page.get_by_role("term").first).to_have_text("This process")
     assert page.get_by_role("definition").first.evaluate("one => getComputedStyle(one).wordBreak") == "normal"
     expect(page.get_by_role("region", name="Sources")).to_contain_text(f"{TOPIC} 0")
-    expect(page.get_by_role("region", name="Streams")).to_contain_text("1970-01-01 00:00:59.9Z")
+    expect(page.get_by_role("region", name="Streams")).to_contain_text("1970-01-01 00:00:59.95Z")
     expect(page.get_by_role("definition").filter(has_text=re.compile(r"^[\d.,]+ kB$"))).to_be_visible()
     go(page, served, "queries", "Queries")
     table = page.get_by_role("region", name="Queries")
-    expect(page.get_by_text("1-3 of 3")).to_be_visible()
+    expect(page.get_by_text("1-4 of 4")).to_be_visible()
+    expect(table.get_by_role("row", name="each")).to_contain_text("1,200")
     page.get_by_label("Name or state").fill("spe")
     expect(table.get_by_role("link")).to_have_text(["spend"])
     table.get_by_role("link", name="spend").click()
@@ -259,13 +261,13 @@ def test_the_pages_show_the_pond(page: Page, served: Served) -> None:
     page.get_by_role("tab", name="History").click()
     expect(page.get_by_role("region", name="Changes")).to_be_visible()
     go(page, served, "graph", "Graph")
-    expect(page.get_by_text("3 of 3 queries")).to_be_visible()
+    expect(page.get_by_text("4 of 4 queries")).to_be_visible()
     page.get_by_role("button", name="What is shared").click()
     expect(page.get_by_text("tx is read once: c, ts, v")).to_be_visible()
     page.get_by_role("button", name="What is shared").click()
     picture(page, "console_graph")
     go(page, served, "epochs", "Epochs")
-    expect(page.get_by_text("600 events")).to_be_visible()
+    expect(page.get_by_text("1,200 events")).to_be_visible()
     expect(page.get_by_role("region", name="Steps")).to_contain_text("append")
     picture(page, "console_epochs")
     go(page, served, "queries/nothing", "nothing")

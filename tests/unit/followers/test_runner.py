@@ -116,6 +116,23 @@ def test_turns_are_shared(start: Any, head: int) -> None:
     assert runner.cursors() == {"one": head, "two": head}
 
 
+def test_the_time_until_a_follower_has_caught_up_follows_from_its_rate(start: Any, head: int, clock: Clock) -> None:
+    one = Recorder("one")
+    runner = start(one, running=False, clock=clock)
+    runner.notify(head)
+    left = []
+    for second in range(4):
+        clock.us = second * 1_000_000
+        (status,) = runner.status()
+        left.append((status.behind, status.left_s))
+        one.failures = int(second == 2)
+        runner.turn()
+    behind = head + 1 - RECORDS_PER_TURN
+    assert left[:2] == [(head + 1, None), (behind, None)], "nothing is known before the first turn"
+    assert left[2] == (behind - RECORDS_PER_TURN, (behind - RECORDS_PER_TURN) / RECORDS_PER_TURN)
+    assert left[3] == (behind - RECORDS_PER_TURN, None), "it fails"
+
+
 def test_records_are_read_once_for_all(start: Any, pond: Any, head: int, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[int] = []
     original = pond.log.read

@@ -8,14 +8,19 @@ the first write to them, and stop then by themselves (`log.cursor`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
+from millpond.clock import lap_us
 from millpond.control.wiring.truth import Truth
 from millpond.errors import AheadError
 from millpond.log.cursor import NOTHING_APPLIED, Cursor, ahead, cursor_at, cursor_of, last_common, named
 from millpond.log.follower import Follower, Remote, Reversible
 from millpond.log.manifest import Manifest, load
 from millpond.log.records import decode
+from millpond.plan.explain.amounts import reported
+
+_log = logging.getLogger("millpond.pond")
 
 
 def check_sinks(truth: Truth, followers: Iterable[Follower]) -> None:
@@ -33,7 +38,8 @@ def check_sinks(truth: Truth, followers: Iterable[Follower]) -> None:
 def reconcile(truth: Truth, followers: Iterable[Follower]) -> list[str]:
     """Rewind every sink that is ahead of the log to the newest record that both have.
 
-    Returns one sentence for each action. Sinks on other hosts are checked, too. May be repeated.
+    Returns one sentence for each action. Sinks on other hosts are checked, too. May be repeated. The progress is
+    logged.
 
     Raises:
         AheadError: a sink cannot be rewound; the cure says what is left to do by hand.
@@ -41,7 +47,7 @@ def reconcile(truth: Truth, followers: Iterable[Follower]) -> list[str]:
     """
     done: list[str] = []
     refused: list[AheadError] = []
-    for follower in followers:
+    for follower in reported([*followers], "sinks are checked", _log.info, lap_us):
         cursor = follower.cursor() if isinstance(follower, Reversible) else _known(follower)
         if _is_in_log(truth, cursor):
             continue

@@ -16,7 +16,7 @@ from millpond.control.pond.report import QUERY
 from millpond.followers.prune import PruneFollower
 from millpond.followers.runner import FollowerStatus
 from millpond.model.selection import is_inner
-from millpond.plan.explain.amounts import backlog
+from millpond.plan.explain.amounts import backlog, left_text
 from millpond.plan.groups.plan import Plan
 from millpond.runtime.gather.lateness import ANY_PARTITION
 from millpond.runtime.task.counters import WHOLE_POND
@@ -115,8 +115,8 @@ class Progress:
         if not behind:
             return f"sinks up to date{notes}"
         worst = max(behind, key=lambda one: (one.error is not None, one.behind))
-        error = f": {worst.error}" if worst.error else ""
-        return f"{worst.name} {worst.behind:,} records of the log behind{error}{notes}"
+        more = f": {worst.error}" if worst.error else left_text(worst.left_s)
+        return f"{worst.name} {worst.behind:,} records of the log behind{more}{notes}"
 
     def __enter__(self) -> Progress:
         if self._console.is_terminal:

@@ -177,19 +177,22 @@ def _summarise(problems: Sequence[Problem], say: Callable[[object], None]) -> No
 
 @contextmanager
 def warnings_to(say: Callable[[object], None]) -> Iterator[None]:
-    """In this context, print each problem of a pond when it happens."""
+    """In this context, print what a pond logs: each problem when it happens, and the progress of long steps."""
     handler = logging.NullHandler() if is_json() else _Says(say)
     log = logging.getLogger(LOGGER)
+    level = log.level
     log.addHandler(handler)
+    log.setLevel(logging.INFO)
     try:
         yield
     finally:
+        log.setLevel(level)
         log.removeHandler(handler)
 
 
 class _Says(logging.Handler):
     def __init__(self, say: Callable[[object], None]) -> None:
-        super().__init__(logging.WARNING)
+        super().__init__(logging.INFO)
         self._say = say
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -205,7 +208,8 @@ def repair_file(settings: Run) -> list[str]:
     """
     store = checked_store(settings.store)  # before Spark starts, which takes seconds
     spark = spark_session(settings.master, driver_memory=settings.memory, mllib=False)
-    with Pond(spark, settings.folder, store=store) as pond:
+    say = partial(Console(stderr=True).print, highlight=False, markup=False, soft_wrap=True)
+    with Pond(spark, settings.folder, store=store) as pond, warnings_to(say):
         given_parameters(pond, settings.folder, settings.parameters)
         pond.load(settings.text)
         return pond.repair() or ["No sink is ahead of the log."]

@@ -1,6 +1,13 @@
-"""Numbers of things, and durations, as text; needs no other module, so that commands of the terminal start fast."""
+"""Numbers of things, durations and estimates; needs no other module, so that commands of the terminal start fast."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_SAY_EVERY_US = 5_000_000
 
 _HOUR_US = 3_600_000_000
 _UNITS = (
@@ -47,7 +54,58 @@ def time_left(done: float, total: float, took_us: int) -> str:
     >>> time_left(16, 48, 10_000_000), time_left(1, 1_000, 500_000), time_left(0, 48, 7)
     (', about 20 seconds left', ', about 8 minutes left', '')
     """
-    return f", {about(took_us * (total - done) / done)} left" if 0 < done < total else ""
+    return left_text(took_us * (total - done) / done / 1e6 if 0 < done < total else None)
+
+
+def left_text(seconds: float | None) -> str:
+    """The time that a work will still take, as the end of a sentence; empty if it is not known.
+
+    >>> left_text(3.2), left_text(None)
+    (', about 3 seconds left', '')
+    """
+    return "" if seconds is None else f", {about(1e6 * seconds)} left"
+
+
+def reported(items: Sequence[T], done: str, say: Callable[[str], object], clock: Callable[[], int]) -> Iterator[T]:
+    """The items of a long work. Every few seconds it says how many are `done`, and about how long the rest will take.
+
+    `clock`: the time in µs.
+
+    >>> times = iter(range(0, 99_000_000, 3_000_000))
+    >>> [*reported("abcd", "queries are analysed", print, lambda: next(times))]
+    1 of 4 queries are analysed, about 18 seconds left.
+    3 of 4 queries are analysed, about 4 seconds left.
+    ['a', 'b', 'c', 'd']
+    """
+    began = said = clock()
+    for number, item in enumerate(items):
+        now = clock()
+        if number and now - said >= _SAY_EVERY_US:
+            said = now
+            say(f"{number:,} of {len(items):,} {done}{time_left(number, len(items), now - began)}.")
+        yield item
+
+
+class Countdown:
+    """Estimates when an amount of work will be done, at the rate since it began to shrink. Not thread-safe.
+
+    `clock`: the time in µs.
+    """
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self._clock = clock
+        self._since = self._of = self._last = 0
+
+    def left_s(self, amount: int) -> float | None:
+        """In how many seconds nothing of the current `amount` will be left.
+
+        None: nothing is left, or nothing was done since the first call, or since the amount last grew.
+        """
+        now = self._clock()
+        if not amount or amount > self._last:
+            self._since, self._of = now, amount
+        self._last = amount
+        return (now - self._since) / 1e6 * amount / (self._of - amount) if self._of > amount > 0 else None
 
 
 def about(us: float) -> str:

@@ -47,6 +47,9 @@ _SCROLLED = """<script>new MutationObserver(() => {
 }).observe(document, {childList: true, subtree: true});</script>"""
 
 
+_NUMBER = {"align": "right", ":format": 'value => value?.toLocaleString("en-US")'}
+
+
 @contextmanager
 def page(title: str) -> Iterator[None]:
     """The frame of a page: links to all pages, the way out, and the heading."""
@@ -85,9 +88,10 @@ class Figures:
 
 
 def table(label: str, columns: Sequence[str], numbers: Sequence[str] = (), **options: Any) -> ui.table:
-    """A table with a name for screen readers; `numbers` are the columns that are aligned to the right."""
+    """A table with a name for screen readers; the columns `numbers` are aligned to the right, with commas."""
     shown = [
-        {"name": one, "label": one, "field": one, "align": "right" if one in numbers else "left"} for one in columns
+        {"name": one, "label": one, "field": one, **(_NUMBER if one in numbers else {"align": "left"})}
+        for one in columns
     ]
     made = ui.table(columns=shown, rows=[], **{"row_key": columns[0], **options}).classes("w-full")
     return made.props(f'dense flat bordered wrap-cells title="{label}" role="region" aria-label="{label}"')

@@ -9,8 +9,8 @@ from typing import Any
 from nicegui import ui
 
 from millpond.clock import utc
-from millpond.plan.explain.amounts import backlog
-from millpond.service.api.messages import QueryShown, SourceShown, Status
+from millpond.plan.explain.amounts import backlog, left_text
+from millpond.service.api.messages import FollowerShown, QueryShown, SourceShown, Status
 from millpond.service.console.changes import ScaleForm
 from millpond.service.console.layout import CHART_TEXT, Figures, page, pushed, table
 from millpond.service.console.readings import QUERIES_SECONDS, STATUS_SECONDS, Readings
@@ -51,7 +51,7 @@ def show_overview(readings: Readings) -> None:
                 for one in await readings.streams()
             ]
             followers.rows = [
-                {"name": one.name, "records behind": one.behind, "state": one.error or one.note or "up to date"}
+                {"name": one.name, "records behind": one.behind, "state": _follower_state(one)}
                 for one in status.followers
             ]
 
@@ -96,6 +96,16 @@ def _figures(status: Status) -> dict[str, str]:
         "Queries": f"{status.queries:,}",
         "Instances": instances_text(status),
     }
+
+
+def _follower_state(one: FollowerShown) -> str:
+    """What delays a sink or the view, or what it has to report.
+
+    >>> _follower_state(FollowerShown("view", 900, left_s=12)), _follower_state(FollowerShown("view", 1))
+    ('is catching up, about 12 seconds left', 'up to date')
+    """
+    behind = f"is catching up{left_text(one.left_s)}" if one.behind > 1 else ""  # one record was just committed
+    return one.error or behind or one.note or "up to date"
 
 
 def _problems(status: Status) -> Iterator[str]:

@@ -13,6 +13,7 @@ from prometheus_client.metrics_core import Metric
 
 from millpond.clock import Clock, lap_us
 from millpond.log.records import EpochRecord
+from millpond.plan.explain.amounts import Countdown
 from millpond.reconfigure.catalog import query_name
 from millpond.runtime.inspect.timeline import pieces, trace_of
 from millpond.runtime.task.counters import FATES, WHOLE_POND, Counters, Counts, in_receipt
@@ -56,14 +57,6 @@ class _Recent(NamedTuple):
     events: int
 
 
-class _Moving(NamedTuple):
-    """Since when (µs) buckets migrate, how many did then, and how many did at the last call."""
-
-    since: int
-    of: int
-    last: int
-
-
 class Gauges:
     """The metrics; pass `epoch` to the pond. Thread-safe."""
 
@@ -76,7 +69,7 @@ class Gauges:
         self._totals = Counters()
         self._instances: dict[int, InstanceTotals] = {}
         self._hosts: Mapping[int, str] = {}
-        self._moving = _Moving(0, 0, 0)
+        self._migration = Countdown(clock)
         self._durations = Histogram(
             "millpond_epoch_duration_seconds", "From the request for the first event of an epoch to its commit.",
             registry=None, buckets=SECONDS,
@@ -140,13 +133,8 @@ class Gauges:
 
         None: none migrate, or none has arrived since the first call.
         """
-        now = self._clock()
         with self._lock:
-            since, of, last = self._moving
-            if not moving or moving > last:
-                since, of = now, moving
-            self._moving = _Moving(since, of, moving)
-        return (now - since) / 1e6 * moving / (of - moving) if of > moving > 0 else None
+            return self._migration.left_s(moving)
 
     def durations(self) -> Iterator[Metric]:
         """The histograms of the durations of epochs, and of their steps."""

@@ -5,6 +5,7 @@ It also declares streams, tables and functions, and says which of their columns 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections import deque
@@ -16,12 +17,14 @@ import msgspec
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from millpond.clock import lap_us
 from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import Literal
 from millpond.model.selection import AnyQuery, foreign_keys
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
+from millpond.plan.explain.amounts import reported
 from millpond.plan.upstream.steps import inner_of, streams_of, ttl_us_of, with_inner
 from millpond.spark.analysis.derived_streams import Derived, placeholder
 from millpond.spark.analysis.grouping.window_rows import check_emitted, emits_windows, is_hopping
@@ -50,6 +53,9 @@ from millpond.spark.reading.columns_of_sources import ReadColumns, columns_of_so
 from millpond.spark.reading.read_frame import WantedStream, with_places
 from millpond.spark.sources.batch_table_reader import MakeTable
 from millpond.spark.sources.declared_paths import check_folder, check_sink
+
+_ANALYSED = "queries are analysed"
+_log = logging.getLogger("millpond.pond")
 
 NEWEST = 256
 """How many of the newest analysed queries keep their expressions before the log has them, or if they are dropped."""
@@ -183,7 +189,7 @@ class FrontEnd(DeclaredRelations):
                 else:
                     self.view(view.name, view.text or "", view.zone)
         made = []
-        for statement in pond.queries if queries else ():
+        for statement in reported(pond.queries if queries else (), _ANALYSED, _log.info, lap_us):
             with within(statement.name, statement.line):
                 written = blank(text[: statement.start]) + statement.text
                 query = self._query(statement.terms(self._catalyst), written, statement.leaving)
@@ -251,7 +257,7 @@ class FrontEnd(DeclaredRelations):
         for relation in spec.relations:
             self._declare_again(relation)
         self._queries |= {query.name: query for query in queries}
-        for query in spec.all_queries:
+        for query in reported(spec.all_queries, _ANALYSED, _log.info, lap_us):
             if not self._is_known(query, by_name):
                 self._analyse_again(query, by_name)
             if not (self._is_known(query, by_name) or query.name in self.unsupported):

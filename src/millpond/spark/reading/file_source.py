@@ -18,8 +18,8 @@ from millpond.spark.reading.source_progress import FILE, Portion, batch_of, gone
 from millpond.spark.reading.spark_source import SparkSource, prepare
 from millpond.spark.sources.malformed_files import MarkedFiles, drops_malformed
 
-PORTION_BYTES = 256 << 20
-PORTION_FILES = 2048
+PORTION_BYTES = 64 << 20
+PORTION_FILES = 512
 """Upper limits of what one portion reads; a larger file is a portion of its own."""
 
 _OF_STREAMS = frozenset(

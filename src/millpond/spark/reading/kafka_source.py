@@ -13,7 +13,7 @@ from millpond.spark.reading.source_progress import Portion, first_offsets, offse
 from millpond.spark.reading.spark_source import SparkSource, as_json
 from millpond.spark.sources.kafka import declared, kafka_batch, kafka_frame, stand_in_path, target_seconds
 
-PORTION_RECORDS = 2_000_000
+PORTION_RECORDS = 500_000
 """Upper limit of the records that one portion reads; a single epoch that read more is not split."""
 
 
