@@ -37,8 +37,10 @@ class Setting(NamedTuple):
 
     def fault_of_text(self, text: str) -> str | None:
         """As `fault`, for the text of a variable."""
-        if self.many or self.form is bool:
+        if self.many:
             return None
+        if self.form is bool:
+            return None if text.lower() in _TRUTHS else f"is not {_FORMS[bool]}"
         try:
             return self.fault(self.form(text))
         except ValueError:
@@ -60,6 +62,8 @@ class Setting(NamedTuple):
 
 
 _FORMS = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
+_TRUTHS = frozenset({"1", "0", "true", "false", "t", "f", "yes", "no", "y", "n", "on", "off"})
+"""What Typer reads as true or false."""
 _ADDRESS = r".+:\d{1,5}"
 _RANGE = r"\d+(-\d+)?"
 

@@ -16,7 +16,7 @@ import msgspec
 from millpond.connections import is_secret, secret_at
 from millpond.errors import MillpondError, SetupError
 from millpond.local_path import check_own_link, local_path
-from millpond.service.api.settings import BY_NAME, SETTINGS, Setting
+from millpond.service.api.settings import BY_NAME, PREFIX, SETTINGS, Setting
 
 if sys.version_info >= (3, 11):
     from tomllib import TOMLDecodeError, loads
@@ -28,6 +28,9 @@ FILE = "millpond.toml"
 
 VARIABLE = "MILLPOND_CONFIG"
 """The environment variable that names another file."""
+
+_NEARLY = 0.94
+"""Other variables are less similar, such as MILLPOND_PORT, which Kubernetes sets for a service `millpond`."""
 
 _PASSWORD = re.compile(r"([\w+.-]+://)[^/@]*:[^/@]+@")
 _STARTING = {"spark.master": "--master", "spark.driver.memory": "--memory"}
@@ -73,8 +76,13 @@ def check_environment() -> None:
     """Check the variables of settings.
 
     Raises:
-        SetupError: a variable has a wrong value.
+        SetupError: a variable has a wrong value, or a name that is nearly that of a setting.
     """
+    known = {setting.variable for setting in SETTINGS}
+    for name in sorted(os.environ):
+        ours = name.startswith(PREFIX) and name not in known
+        if near := difflib.get_close_matches(name, known if ours else (), 1, _NEARLY):
+            raise SetupError(f"There is no variable {name}.", f"Did you mean {near[0]}?")
     for setting in SETTINGS:
         if (text := os.environ.get(setting.variable)) and (fault := setting.fault_of_text(text)) is not None:
             raise SetupError(f"The variable {setting.variable} {fault}: {_shown(text)}.", setting.help)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import msgspec
@@ -20,7 +21,7 @@ def assigned(text: str) -> tuple[str, bool | int | float | str | list[int | floa
         RequestError: the argument is not of the form NAME=VALUE.
     """
     name, divided, value = text.partition("=")
-    if not divided:
+    if not divided or not re.fullmatch(r"\w+", name):
         raise RequestError(f"{text!r} is no NAME=VALUE.", "Write limit=500.")
     try:
         return name, msgspec.json.decode(value, type=bool | int | float | str | list[int | float | str])

@@ -152,10 +152,15 @@ def test_the_command_line_goes_before_the_environment_and_that_before_the_file(
     assert (options.instances, options.memory, options.spark) == (3, "4g", (("spark.a", "1"),))
     assert options.parameters == (("limit", 6), ("other", 7)) and os.environ["MILLPOND_CONNECTIONS"] == "d.json"
     assert served("--instances", "4")[0].instances == 4
-    for name, text in (("MILLPOND_INSTANCES", "none"), ("MILLPOND_TARGET", "2"), ("MILLPOND_LISTEN", "8080")):
+    wrong = {"MILLPOND_INSTANCES": "none", "MILLPOND_TARGET": "2", "MILLPOND_LISTEN": "8080", "MILLPOND_ONCE": "x"}
+    for name, text in wrong.items():
         with monkeypatch.context() as patched:
             patched.setenv(name, text)
             assert f"The variable {name} is" in str(CliRunner().invoke(cli.app, ["serve"]).exception)
+    monkeypatch.setenv("MILLPOND_PORT", "tcp://10.0.0.1:80")  # as Kubernetes sets it for a service `millpond`
+    served()
+    monkeypatch.setenv("MILLPOND_INSTANCE", "3")
+    assert "Did you mean MILLPOND_INSTANCES?" in str(CliRunner().invoke(cli.app, ["serve"]).exception)
 
 
 def test_commands_find_the_pond_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
