@@ -6,7 +6,9 @@ All ponds run in one session; each case begins with a copy of one that has read 
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from millpond import Pond
 from millpond.errors import AheadError, UnreachableError
+from millpond.plan.explain import amounts
 from millpond.reconfigure.probation import Probation
 
 FILES, ROWS, KEYS = 4, 60, 7
@@ -105,7 +108,9 @@ def log_of(base: Path) -> list[Path]:
     return sorted((base / "pond" / "log").glob("0*"))
 
 
-def test_the_newest_records_are_lost(spark: SparkSession, base: Path) -> None:
+def test_the_newest_records_are_lost(
+    spark: SparkSession, base: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     newest = log_of(base)[-1]
     newest.unlink()
     n = int(newest.name)
@@ -114,7 +119,11 @@ def test_the_newest_records_are_lost(spark: SparkSession, base: Path) -> None:
     with pytest.raises(AheadError, match=told):
         ran(spark, base)
     assert log_of(base) == before, "nothing was claimed"
-    told = " ".join(repaired(spark, base))
+    monkeypatch.setattr(amounts, "SAY_EVERY_US", 0)
+    with caplog.at_level(logging.INFO, "millpond.pond"):
+        told = " ".join(repaired(spark, base))
+    assert re.search(r"1 of 2 queries are analysed, about \d+ seconds? left", caplog.text)
+    assert re.search(r"1 of \d sinks are checked, about \d+ seconds? left", caplog.text)
     assert f"The sink of w was set back to record {n - 1}" in told and "The sink of third was set back" in told
     ran(spark, base)
     check_right(base)

@@ -7,7 +7,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-_SAY_EVERY_US = 5_000_000
+SAY_EVERY_US = 5_000_000
+"""How often the progress of a long work is reported."""
 
 _HOUR_US = 3_600_000_000
 _UNITS = (
@@ -80,7 +81,7 @@ def reported(items: Sequence[T], done: str, say: Callable[[str], object], clock:
     began = said = clock()
     for number, item in enumerate(items):
         now = clock()
-        if number and now - said >= _SAY_EVERY_US:
+        if number and now - said >= SAY_EVERY_US:
             said = now
             say(f"{number:,} of {len(items):,} {done}{time_left(number, len(items), now - began)}.")
         yield item
