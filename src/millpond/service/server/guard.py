@@ -182,7 +182,7 @@ class Guard:
         return hmac.compare_digest(_digest(token.strip().encode()), self._token) and scheme.lower() == "bearer"
 
     def _too_large(self) -> RequestError:
-        return RequestError(f"The body has more than {self._limits.body_bytes} bytes.", "Send a shorter query.")
+        return RequestError(f"The body has more than {self._limits.body_bytes} bytes.", "Send less at once.")
 
     async def _body(self, receive: Receive) -> bytes | None:
         """The body; None if it is longer than announced and allowed. Then the rest is read, as `_discard` does."""
