@@ -10,6 +10,9 @@ from collections.abc import Iterator, Mapping
 DATABASE = "pond"
 """The name of the database, as clients see it."""
 
+SEARCHED = ("public", "millpond")
+"""The schemas in which a table without a schema is looked for: that of served queries, and that of the log."""
+
 _OBJECT_IDS = ("id", "parent", "namespace", "owner", "member")
 _HIDDEN = "('client', 'main')"
 
@@ -44,6 +47,8 @@ _FUNCTIONS = {
     "client_current_user": (("",), "'millpond'"),
     "client_session_user": (("",), "'millpond'"),
     "to_char": (("moment, pattern",), f"strftime(moment, {_time_pattern('pattern')})"),
+    "date_bin": (("width, moment, origin",), "time_bucket(CAST(width AS INTERVAL), moment, origin)"),
+    "obj_description": (("a", "a, b"), "NULL"),
     "pg_backend_pid": (("",), "1"),
     "pg_database_size": (("a",), "0"),
     "pg_tablespace_location": (("id",), "''"),
@@ -74,6 +79,11 @@ _FUNCTIONS = {
 }  # fmt: skip
 """By name: the parameters that a function takes, one or several forms, and its value."""
 
+INFORMATION = {
+    "tables": "table_schema", "views": "table_schema", "columns": "table_schema", "schemata": "schema_name",
+}  # fmt: skip
+"""The replaced tables of `information_schema`, with the column of the schema."""
+
 _VIEWS = {
     "pg_namespace": f"SELECT * FROM pg_catalog.pg_namespace WHERE nspname NOT IN {_HIDDEN}",
     "pg_attribute": "SELECT * REPLACE (-1 AS attstattarget, 'p' AS attstorage, '' AS attcompression) "
@@ -88,9 +98,13 @@ _VIEWS = {
     "pg_roles": "SELECT 10 AS oid, 'millpond' AS rolname, false AS rolsuper, true AS rolinherit, "
     "false AS rolcreaterole, false AS rolcreatedb, true AS rolcanlogin, false AS rolreplication, "
     "-1 AS rolconnlimit, NULL AS rolvaliduntil, false AS rolbypassrls, NULL AS rolconfig",
+    "pg_user": "SELECT 'millpond' AS usename, 10 AS usesysid, false AS usecreatedb, false AS usesuper",
+    **{
+        name: f"SELECT * FROM pg_catalog.{name} WHERE schemaname NOT IN {_HIDDEN}" for name in ("pg_tables", "pg_views")
+    },
     **{
         name: f"SELECT * FROM information_schema.{name} WHERE {column} NOT IN {_HIDDEN}"
-        for name, column in (("tables", "table_schema"), ("columns", "table_schema"), ("schemata", "schema_name"))
+        for name, column in INFORMATION.items()
     },
 }  # fmt: skip
 
@@ -106,6 +120,7 @@ _EMPTY = {
     "pg_foreign_table": "ftrelid ftserver:BIGINT ftoptions:VARCHAR[]",
     "pg_inherits": "inhrelid inhparent inhseqno inhdetachpending",
     "pg_language": "oid tableoid lanname lanowner lanispl:BOOLEAN lanpltrusted:BOOLEAN lanplcallfoid",
+    "pg_matviews": "schemaname matviewname matviewowner tablespace hasindexes:BOOLEAN ispopulated:BOOLEAN definition",
     "pg_operator": "oid oprname oprnamespace oprowner oprkind oprleft:BIGINT oprright:BIGINT oprresult:BIGINT oprcode",
     "pg_opclass": "oid opcname opcdefault:BOOLEAN opcnamespace",
     "pg_policy": "oid polname polrelid polcmd polpermissive:BOOLEAN polroles:BIGINT[] polqual polwithcheck",
@@ -120,7 +135,7 @@ _EMPTY = {
 }
 """Tables without rows: columns, with their types unless they are texts."""
 
-TABLES = frozenset({*_VIEWS, *_EMPTY, "pg_settings"} - {"tables", "columns", "schemata"})
+TABLES = frozenset({*_VIEWS, *_EMPTY, "pg_settings"} - INFORMATION.keys())
 """The tables of `pg_catalog` that are replaced."""
 
 
@@ -130,7 +145,8 @@ def catalog_statements(settings: Mapping[str, str]) -> Iterator[str]:
         yield f"CREATE MACRO main.{name}" + ", ".join(f"({form}) AS {value}" for form in forms)
     pairs = ", ".join(f"{literal(name)}: {literal(value)}" for name, value in settings.items())
     yield f"CREATE MACRO main.client_version() AS {literal(settings['version'])}"
-    yield f"CREATE MACRO main.client_current_setting(wanted) AS (MAP {{{pairs}}})[lower(wanted)]"
+    value = f"(MAP {{{pairs}}})[lower(wanted)]"
+    yield f"CREATE MACRO main.client_current_setting(wanted) AS {value}, (wanted, missing_ok) AS {value}"
     for name, sql in _VIEWS.items():
         yield f"CREATE VIEW client.{name} AS {sql}"
     rows = ", ".join(f"({literal(name)}, {literal(value)})" for name, value in settings.items())

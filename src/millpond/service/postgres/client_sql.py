@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count, takewhile
 from typing import NamedTuple
 
-from millpond.service.postgres.client_catalog import TABLES
+from millpond.service.postgres.client_catalog import INFORMATION, SEARCHED, TABLES, literal
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+|--[^\r\n]*)
@@ -43,7 +43,13 @@ _TABLE = re.compile(
     rf"(?P<alias>\bAS\s+)?(?<![.\w])(?:pg_catalog\s*\.\s*)?(?P<table>{'|'.join(sorted(TABLES))})\b(?!\s*\()",
     re.IGNORECASE,
 )
-_INFORMATION = re.compile(r"\binformation_schema\s*\.\s*(tables|columns|schemata)\b", re.IGNORECASE)
+_INFORMATION = re.compile(rf"\binformation_schema\s*\.\s*({'|'.join(INFORMATION)})\b", re.IGNORECASE)
+_SEARCH_PATH = re.compile(
+    r"\(\s*SELECT\s+CASE\s+WHEN\s+trim\(s\[i\]\)\s*=\s*§\d+§\s+THEN\s+user\s+ELSE\s+trim\(s\[i\]\)\s+END\s+"
+    r"FROM\s+generate_series\(.*?\)\s+as\s+i,\s*string_to_array\(current_setting\(§\d+§\),\s*§\d+§\)\s+s\s*\)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""The schemas of the search path, as Grafana reads them: a function in FROM, whose alias is its column."""
 _FUNCTIONS = re.compile(r"\b(version|current_setting)\s*\((?![^()]*\)\s*AS\s*\()", re.IGNORECASE)
 """Calls of functions, except the columns of a WITH."""
 _USER = re.compile(r"(?P<alias>\bAS\s+)?(?<![.\w])(?P<name>current_user|session_user)\b(?!\s*\()", re.IGNORECASE)
@@ -139,7 +145,7 @@ def adapted(sql: str) -> str:
         else:
             shown.append(part if not part.startswith(("--", "/*")) else " ")
     text = _TABLE.sub(lambda found: found[0] if found["alias"] else f"client.{found['table']}", "".join(shown))
-    text = _INFORMATION.sub(r"client.\1", text)
+    text = _INFORMATION.sub(r"client.\1", _SEARCH_PATH.sub(f"({', '.join(map(literal, SEARCHED))})", text))
     text = _SCHEMA.sub("", _COLLATE.sub("", _OPERATOR.sub(r"\1", text)))
     text = _REGCLASS.sub(lambda found: f"class_oid({found['cast'] or found['name']})", text)
     text = _NUMBER_TYPE.sub(r"\1\2BIGINT", _NAME_TYPE.sub(r"\1\3VARCHAR\2", text))

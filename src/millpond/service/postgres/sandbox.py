@@ -7,6 +7,7 @@ configuration is locked. Memory and threads are limited; `interrupt` ends a stat
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from millpond.errors import MillpondError, QueryError, QueryRefused, QuerySyntaxError, QueryTypeError
-from millpond.service.postgres.client_catalog import DATABASE, catalog_statements
+from millpond.service.postgres.client_catalog import DATABASE, SEARCHED, catalog_statements
 from millpond.service.postgres.column_names import ordered_by, unnamed_columns
 from millpond.service.postgres.messages import ResultColumn
 from millpond.service.postgres.result_format import TEXT, array_literal, oid_of
@@ -54,7 +55,7 @@ CREATE SCHEMA public;
 CREATE SCHEMA millpond;
 CREATE SCHEMA client;
 SET TimeZone = 'UTC';
-SET search_path = '{DATABASE}.public,{DATABASE}.millpond,{DATABASE}.main';
+SET search_path = '{','.join(f'{DATABASE}.{schema}' for schema in (*SEARCHED, 'main'))}';
 """
 
 _LOCK = "SET enable_external_access = false; SET lock_configuration = true;"
@@ -79,6 +80,10 @@ _STATES_BY_PREFIX = {
 """The SQLSTATE by how a message begins: where the class of an error says too little, and for the reader of Arrow
 batches, whose errors have no class of DuckDB's.
 """
+
+
+_OWN = re.compile(r'"(?:client|main|information_schema|pg_catalog)\.')
+"""Tables that users did not mean."""
 
 
 class Checked(NamedTuple):
@@ -164,7 +169,7 @@ class Sandbox:
             elif kind == "TABLE_FUNCTION":
                 name = node["function"]["function_name"].lower()
                 if name not in _TABLE_FUNCTIONS:
-                    cure = "Read the tables that SHOW ALL TABLES lists."
+                    cure = "Read the tables that SHOW TABLES lists."
                     raise QueryRefused(f"The function {name} may not be called here.", cure)
             elif kind == "VALUE_PARAMETER":
                 parameters.add(_parameter(sql, node))
@@ -224,10 +229,11 @@ def failure(error: Exception) -> MillpondError:
 
 
 def _hint(error: Exception) -> str:
-    """What DuckDB suggests, such as similar names; never its list of all functions of a name."""
+    """What DuckDB suggests, such as similar names; no list of the forms of a function, and no table of its own."""
     lines = str(error).partition("\nLINE ")[0].splitlines()[1:]
     found = next((line.strip() for line in lines if line), "")
-    return found[:500] if found and not found.startswith("Candidate functions") else "Correct the statement."
+    useless = not found or found.startswith(("Candidate functions", "Candidate macros")) or _OWN.search(found)
+    return "Correct the statement." if useless else found[:500]
 
 
 def first_line(error: Exception) -> str:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from millpond.service.postgres.client_catalog import SEARCHED
 from millpond.service.postgres.client_sql import Statement, adapted
 from millpond.service.postgres.messages import ResultColumn
 from millpond.service.postgres.pond_tables import CATALOG, PUBLIC, PondTables, Table
@@ -39,7 +40,7 @@ REPORTED = {
 
 SETTINGS = {name.lower(): value for name, value in REPORTED.items()} | {
     "version": f"PostgreSQL 14.0 (Millpond {VERSION})", "server_version_num": "140000",
-    "search_path": f"{PUBLIC}, {CATALOG}",
+    "search_path": ", ".join(SEARCHED),
     "transaction_read_only": "on", "max_identifier_length": "63", "statement_timeout": f"{SECONDS:.0f}s",
     "application_name": "", "extra_float_digits": "1", "bytea_output": "hex", "lc_collate": "C", "lc_ctype": "C",
     "transaction_isolation": "read committed", "default_transaction_isolation": "read committed", "row_security": "on",
@@ -53,13 +54,17 @@ _WITHOUT_EFFECT = {
 }  # fmt: skip
 _BEGIN, _END, _UNDO = ("BEGIN", "START"), ("COMMIT", "END"), ("ROLLBACK", "ABORT")
 _TO_SAVEPOINT = ("ROLLBACK TO", "ROLLBACK TRANSACTION TO", "ROLLBACK WORK TO")
+_TABLES = (
+    "SELECT table_schema AS schema, table_name AS name FROM information_schema.tables "
+    f"WHERE table_schema IN ('{PUBLIC}', '{CATALOG}') ORDER BY 1 DESC, 2"
+)
 _LISTS = {
+    "ALL": "SELECT name, setting, short_desc AS description FROM client.pg_settings ORDER BY name",
     "QUERIES": "SELECT name, kind, state, version, sink FROM millpond.queries ORDER BY name",
     "STREAMS": "SELECT * FROM millpond.streams ORDER BY name",
     "PARAMETERS": "SELECT * FROM millpond.parameters ORDER BY name",
     "CHANGES": "SELECT * FROM millpond.changes ORDER BY record DESC",
-    "TABLES": "SELECT table_schema AS schema, table_name AS name FROM information_schema.tables "
-    f"WHERE table_schema IN ('{PUBLIC}', '{CATALOG}') ORDER BY 1 DESC, 2",
+    "TABLES": _TABLES, "ALL TABLES": _TABLES,
 }
 
 

@@ -83,11 +83,35 @@ def test_grafana_offers_tables_and_columns(query: Query) -> None:
         "WHERE quote_ident(table_schema) NOT IN ('information_schema', 'pg_catalog') ORDER BY 1"
     )
     assert tables == [{"table": "visits"}]
+    path = "string_to_array(current_setting('search_path'),',')"
+    found = query(
+        "select quote_ident(table_name) as \"table\" from information_schema.tables where quote_ident(table_schema) "
+        "not in ('information_schema', 'pg_catalog') and quote_ident(table_schema) IN (\n SELECT\n CASE WHEN "
+        f"trim(s[i]) = '\"$user\"' THEN user ELSE trim(s[i]) END\n FROM\n generate_series(\n array_lower({path},1),\n "
+        f"array_upper({path},1)\n ) as i,\n {path} s\n )"
+    )
+    assert found == tables
     columns = query(
         "SELECT quote_ident(column_name) AS \"column\", data_type AS \"type\" FROM information_schema.columns "
         "WHERE quote_ident(table_name) = 'visits'"
     )
     assert [row["column"] for row in columns] == ["page", "n"]
+
+
+def test_the_replaced_tables_are_not_listed(query: Query) -> None:
+    assert query("SELECT tablename FROM pg_tables") == [{"tablename": "visits"}]
+    assert query("SELECT viewname AS v FROM pg_views WHERE schemaname = 'client'") == []
+    assert query("SELECT table_name FROM information_schema.views WHERE table_schema = 'client'") == []
+
+
+def test_functions_that_duckdb_lacks(query: Query) -> None:
+    moment = "TIMESTAMPTZ '2024-05-06 07:08:09+00'"
+    (found,) = query(
+        f"SELECT to_char({moment}, 'YYYY-MM-DD HH24:MI:SS') AS t, date_bin('5 minutes', {moment}, "
+        "TIMESTAMPTZ '2001-01-01') AS b, current_user AS u, current_setting('nosuch', true) AS s"
+    )
+    assert (found["t"], found["u"], found["s"]) == ("2024-05-06 07:08:09", "millpond", None)
+    assert found["b"].isoformat() == "2024-05-06T07:05:00+00:00"
 
 
 def test_sqlalchemy_knows_the_version_and_the_types(query: Query) -> None:
