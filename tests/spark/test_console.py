@@ -494,3 +494,6 @@ def test_an_expired_session_ends_at_the_sign_in(page: Page, served: Served) -> N
     sessions = Sessions(Places(served.pond).known_secret(), lambda: now_us() - SECONDS["session"] * 1_000_000)
     page.context.add_cookies([{"name": cookie["name"], "value": sessions.issue("session"), "url": served.url}])
     expect(page.get_by_label("Token")).to_be_visible()
+    page.get_by_label("Token").fill(Places(served.pond).known_secret())
+    page.get_by_label("Token").press("Enter")
+    expect(page.get_by_role("heading", name="Queries")).to_be_visible()  # and not the first page

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
+from urllib.parse import quote
 
 import msgspec
 
@@ -20,7 +21,7 @@ from millpond.clock import Clock, lap_us
 from millpond.errors import AccessError, BusyError, MillpondError, RequestError
 from millpond.service.api.messages import Refusal
 from millpond.service.api.sessions import Sessions
-from millpond.service.server.browser.access import ENTRANCE, SIGN_IN, is_foreign, is_visit, of_console
+from millpond.service.server.browser.access import ENTRANCE, SIGN_IN, console_page, is_foreign, is_visit, of_console
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -111,7 +112,7 @@ class Guard:
             if refused[0] in _BODY_IS_REFUSED:
                 await _discard(receive)
             if refused[0] == 401 and self._is_page(scope) and is_visit(_headers(scope) or {}):
-                await _redirect(send, SIGN_IN)
+                await _redirect(send, f"{SIGN_IN}?page={quote(console_page(quote(scope['path'])))}")
             else:
                 await _answer(send, *refused)
         else:

@@ -184,7 +184,7 @@ def test_other_pages_may_not_use_a_session(client: Callable[..., Any]) -> None:
 def test_a_browser_without_a_session_is_sent_to_the_sign_in(client: Callable[..., Any]) -> None:
     http = client(Echo(), sessions=SESSIONS)
     found = http.get("/console/queries", headers=VISIT)
-    assert (found.status_code, found.headers["location"]) == (303, "/sign-in")
+    assert (found.status_code, found.headers["location"]) == (303, "/sign-in?page=/console/queries")
     assert http.get("/", headers=VISIT).status_code == http.get("/sign-in", headers=VISIT).status_code == 200
     sending = {"content": b"token=x", "headers": OWN | {"content-type": "application/x-www-form-urlencoded"}}
     slow = client(Echo(), sessions=SESSIONS, limits=Limits(per_second=1, burst=2 * GUESS_COSTS), clock=lambda: 0)

@@ -47,6 +47,10 @@ def test_the_token_or_a_code_gives_a_session_and_never_the_token(entrance: Calla
     sent = found.post("/sign-in", content=f"token={TOKEN}", headers=kind)
     opened = found.get("/sign-in", params={"code": sessions.issue("code")})
     assert (sent.status_code, sent.headers["location"], opened.status_code) == (303, "/console/", 200)
+    for page, after in (("/console/queries/a", "/console/queries/a"), ("https://evil.example", "/console/")):
+        assert f'action="/sign-in?page={after}"' in found.get("/sign-in", params={"page": page}).text
+        done = found.post("/sign-in", params={"page": page}, content=f"token={TOKEN}", headers=kind)
+        assert done.headers["location"] == after
     for answer in (sent, opened):
         cookie = answer.headers["set-cookie"]
         assert TOKEN not in cookie and {"HttpOnly", "SameSite=strict", "Secure"} <= set(cookie.split("; "))

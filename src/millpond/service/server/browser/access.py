@@ -6,6 +6,7 @@ accepted only in requests that a page of the same origin makes, and in visits of
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 CONSOLE = "/console"
@@ -27,6 +28,7 @@ PAGE_HEADERS = {
 }
 """The headers of each page: it loads nothing from elsewhere, and is no part of another page."""
 
+_PAGE = re.compile(rf"{CONSOLE}(?:/[\w%~-]+)*/?", re.ASCII)
 _SAME = frozenset({"same-origin", "none"})
 _READING = frozenset({"GET", "HEAD"})
 
@@ -38,6 +40,15 @@ def of_console(path: str) -> bool:
     (True, True, False, False)
     """
     return path in ENTRANCE or path == CONSOLE or path.startswith(f"{CONSOLE}/")
+
+
+def console_page(path: str) -> str:
+    """The page of the console that a path names, to continue there after the sign-in; else the first page.
+
+    >>> console_page("/console/queries/a%2Fb"), console_page("//evil.example"), console_page("/console/../v1")
+    ('/console/queries/a%2Fb', '/console/', '/console/')
+    """
+    return path if _PAGE.fullmatch(path) else f"{CONSOLE}/"
 
 
 def is_foreign(method: str, headers: Mapping[str, str]) -> bool:

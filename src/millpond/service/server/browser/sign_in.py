@@ -8,14 +8,14 @@ from __future__ import annotations
 import hmac
 from collections.abc import Awaitable, Callable
 from html import escape
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote
 
 import anyio
 from fastapi import FastAPI, Request, Response
 from starlette.responses import HTMLResponse, RedirectResponse
 
 from millpond.service.api.sessions import SECONDS, Sessions
-from millpond.service.server.browser.access import CONSOLE, PAGE_HEADERS, SIGN_IN, SIGN_OUT
+from millpond.service.server.browser.access import CONSOLE, PAGE_HEADERS, SIGN_IN, SIGN_OUT, console_page
 from millpond.service.server.guard import Application, Message, Receive, Scope, Send
 from millpond.version import install
 
@@ -27,7 +27,7 @@ _PAGE = """<!doctype html>
 main {{ max-width: 24rem; margin: 15vh auto 0; padding: 0 1rem; }}
 input, button {{ font: inherit; width: 100%; box-sizing: border-box; padding: .6rem; margin: .4rem 0; }}
 </style></head><body><main><h1>Millpond</h1>{body}</main></body></html>"""
-_FORM = f"""<form method="post" action="{SIGN_IN}"><label for="token">Token of the pond</label>
+_FORM = """<form method="post" action="{action}"><label for="token">Token of the pond</label>
 <input id="token" name="token" type="password" autocomplete="current-password" required autofocus>
 <button>Sign in</button></form>
 <p>The token is in the file <code>service/token</code> of the pond's folder. On the same machine,
@@ -60,21 +60,21 @@ class Entrance:
         inside = self._console is not None and self._sessions.accepts("session", session)
         return RedirectResponse(_HOME if inside else SIGN_IN, 303, PAGE_HEADERS)
 
-    async def _visited(self, code: str = "") -> Response:
+    async def _visited(self, code: str = "", page: str = "") -> Response:
         if self._console is None:
             return _page(f"<p>The web console is not installed. Run <code>{escape(install('console'))}</code>.</p>")
         if not code:
-            return _page(_FORM)
+            return _page(_form(page))
         if not self._sessions.end("code", code):
-            return _page(f'<p role="alert">This link has expired, or was used before.</p>{_FORM}', 401)
+            return _page(f'<p role="alert">This link has expired, or was used before.</p>{_form(page)}', 401)
         # a redirect after a link of another page would not carry the new cookie
         return self._signed_in(_page("<p>Signed in.</p>", head=f'<meta http-equiv="refresh" content="0;url={_HOME}">'))
 
-    async def _sent(self, request: Request) -> Response:
+    async def _sent(self, request: Request, page: str = "") -> Response:
         given = parse_qs((await request.body()).decode("latin-1")).get("token", [""])[0].strip().encode()
         if not hmac.compare_digest(given, self._token):
-            return _page(f'<p role="alert">This is not the token of the pond.</p>{_FORM}', 401)
-        return self._signed_in(RedirectResponse(_HOME, 303, PAGE_HEADERS))
+            return _page(f'<p role="alert">This is not the token of the pond.</p>{_form(page)}', 401)
+        return self._signed_in(RedirectResponse(console_page(page), 303, PAGE_HEADERS))
 
     async def _sign_out(self, request: Request) -> Response:
         self._sessions.end("session", self._sessions.in_cookies(request.headers.get("cookie", "")))
@@ -118,6 +118,11 @@ def _with_page_headers(send: Send) -> Send:
         await send(message)
 
     return sending
+
+
+def _form(page: str) -> str:
+    """The form to sign in, and to continue at a page of the console."""
+    return _FORM.format(action=escape(f"{SIGN_IN}?page={quote(console_page(page))}"))
 
 
 def _page(body: str, status: int = 200, head: str = "") -> HTMLResponse:
