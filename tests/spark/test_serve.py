@@ -185,7 +185,7 @@ def test_a_pond_is_served_changed_killed_and_taken_over(spark: SparkSession, tmp
             assert scraped >= {"millpond_leader 1.0", "millpond_events_total 400.0", "millpond_queries 2.0"}
             assert {'millpond_query_events_total{fate="applied",query="spend"} 400.0'} <= scraped
             assert {'millpond_stream_event_time_seconds{stream="tx"} 39.9'} <= scraped
-            assert f'millpond_instance_host{{pond_instance="0",host="{gethostname()}"}} 1.0' in scraped
+            assert f'millpond_instance_host{{host="{gethostname()}",pond_instance="0"}} 1.0' in scraped
             known = {line.split()[2] for line in scraped if line.startswith("# TYPE")}
             used = {name for one in expressions() for name in re.findall(r"\bmillpond_\w+", one)}
             assert used and {re.sub("_(bucket|sum|count)$", "", name) for name in used} <= known
