@@ -244,6 +244,8 @@ def test_the_pages_show_the_pond(page: Page, served: Served) -> None:
     assert page.get_by_role("definition").first.evaluate("one => getComputedStyle(one).wordBreak") == "normal"
     expect(page.get_by_role("region", name="Sources")).to_contain_text(f"{TOPIC} 0")
     expect(page.get_by_role("region", name="Streams")).to_contain_text("1970-01-01 00:00:59.95Z")
+    expect(page.get_by_role("region", name="Streams")).to_contain_text("with Arrow")
+    expect(page.get_by_role("region", name="Sinks and view")).not_to_contain_text("read:")
     expect(page.get_by_role("definition").filter(has_text=re.compile(r"^[\d.,]+ kB$"))).to_be_visible()
     go(page, served, "queries", "Queries")
     table = page.get_by_role("region", name="Queries")

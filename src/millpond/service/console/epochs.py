@@ -80,7 +80,7 @@ def _chart() -> dict[str, Any]:
         "animation": False,
         "grid": {"left": 190, "right": 30, "top": 10, "bottom": 30},
         "tooltip": {"trigger": "item"},
-        "xAxis": {"type": "value", "axisLabel": {"formatter": "{value} ms", "color": CHART_TEXT}},
+        "xAxis": {"type": "value", "axisLabel": {"formatter": "{value} ms", "color": CHART_TEXT, "hideOverlap": True}},
         "yAxis": {"type": "category", "inverse": True, "data": [], "axisLabel": {"color": CHART_TEXT}},
         "series": [hidden, shown],
     }

@@ -16,7 +16,7 @@ from millpond.plan.explain.plan_text import explain
 from millpond.plan.groups.plan import Plan
 from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.inner_reports import labels, relabelled
-from millpond.service.console.layout import code, page, pushed
+from millpond.service.console.layout import CHART_TEXT, code, page, pushed
 from millpond.service.console.readings import QUERIES_SECONDS, Readings
 from millpond.service.server.browser.access import CONSOLE
 
@@ -87,8 +87,8 @@ def show_graph(readings: Readings) -> None:
 
 def _chart() -> dict[str, Any]:
     series = {
-        "type": "sankey", "data": [], "links": [], "emphasis": {"focus": "adjacency"}, "nodeGap": 12, "right": "18%",
-        "label": {"color": "inherit", "width": 220, "overflow": "break", "lineHeight": 15},
+        "type": "sankey", "data": [], "links": [], "emphasis": {"focus": "adjacency"}, "nodeGap": 12, "right": 160,
+        "label": {"color": CHART_TEXT, "textBorderWidth": 0, "width": 150, "overflow": "break", "lineHeight": 15},
         "lineStyle": {"color": "gradient"},
     }  # fmt: skip
     return {"animation": False, "tooltip": {"trigger": "item"}, "series": [series]}

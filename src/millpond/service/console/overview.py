@@ -9,6 +9,7 @@ from typing import Any
 from nicegui import ui
 
 from millpond.clock import utc
+from millpond.model.endpoints import READ
 from millpond.plan.explain.amounts import backlog, left_text
 from millpond.service.api.messages import FollowerShown, QueryShown, SourceShown, Status
 from millpond.service.console.changes import ScaleForm
@@ -18,6 +19,7 @@ from millpond.service.terminal.text import instances_text, listed_problems
 
 _POINTS = 120
 _BACKLOG = ("source", "partition", "committed", "end", "behind")
+_STREAMS = ("stream", "source", "newest event time", "how it is read")
 _SHARES = ("instance", "buckets", "shard with most of them", "buckets there")
 _FOLLOWERS = ("name", "records behind", "state")
 
@@ -30,7 +32,7 @@ def show_overview(readings: Readings) -> None:
         chart = ui.echart(_chart()).classes("w-full h-48").props('role="img" aria-label="Events per second"')
         problems = ui.column().classes("w-full gap-1").props('role="status" aria-label="Problems"')
         sources = table("Sources", _BACKLOG, _BACKLOG[2:])
-        streams = table("Streams", ("stream", "source", "newest event time"))
+        streams = table("Streams", _STREAMS)
         followers = table("Sinks and view", _FOLLOWERS, _FOLLOWERS[1:2])
         shares = table("Shards of served rows", _SHARES, _SHARES[:2] + _SHARES[3:])
         shares.visible = False
@@ -46,13 +48,14 @@ def show_overview(readings: Readings) -> None:
                 for line in _problems(status):
                     ui.label(line).classes("text-red-700 dark:text-red-300")
             sources.rows = [row for source in status.sources for row in _backlog(source)]
+            readers = {one.name.removeprefix(READ): one.note or "" for one in status.followers}
             streams.rows = [
-                {"stream": one.name, "source": one.source, "newest event time": utc(one.newest_us)}
+                dict(zip(_STREAMS, (one.name, one.source, utc(one.newest_us), readers.get(one.name, "")), strict=True))
                 for one in await readings.streams()
             ]
             followers.rows = [
                 {"name": one.name, "records behind": one.behind, "state": _follower_state(one)}
-                for one in status.followers
+                for one in status.followers if not one.name.startswith(READ)
             ]
 
         async def update_totals() -> None:

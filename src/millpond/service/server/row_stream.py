@@ -41,7 +41,7 @@ _RECORDS_AT_ONCE = 64
 """The most records that are read before the subscriber's thread is free again."""
 
 _ENTRIES = 64
-_ID = re.compile(r"(-1|\d{1,18})(?:\.(\d{1,9}))?")
+_ID = re.compile(r"(-1|\d{1,18})(?:\.(\d{1,9}))?", re.ASCII)
 
 
 class Position(NamedTuple):
