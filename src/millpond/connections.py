@@ -246,7 +246,9 @@ def offered_target(
     if name is None or target is None:
         missing = [word for word, given in (("connection", name), (what, target)) if given is None]
         cure = f"Add {' and '.join(f'--{word}' for word in missing)}."
-        if offers:
+        if name is None and not offers:
+            cure = f'Ask the operator, who offers none: `"{what}s": […]` in the entry of one does.'
+        elif offers:
             listed = "; ".join(f"{', '.join(targets)} of {one}" for one, targets in offers.items())
             cure += f" The operator offers {listed}."
         raise QueryRefused(f"The sink {kind} needs a {' and a '.join(missing)}.", cure)

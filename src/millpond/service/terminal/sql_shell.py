@@ -72,6 +72,8 @@ _VERSIONED = ("deduplicate", "deduplicate_within")
 """The arguments of `Client.alter` among them."""
 _CONNECT_SECONDS = 10
 _START_SECONDS, _PAUSE_SECONDS = 30, 0.1
+_OWN_SECONDS = 60
+"""How long the shell's own endpoint may take to answer: a busy host loads DuckDB slowly, and with a low priority."""
 
 
 class QueryChange(NamedTuple):
@@ -172,18 +174,23 @@ def _options(properties: str) -> Iterator[tuple[str, Any]]:
 
 
 class SqlAddress(NamedTuple):
-    """Where SQL is answered (HOST:PORT, of several services separated by commas), the token, and a certificate."""
+    """Where SQL is answered (HOST:PORT, of several services separated by commas), the token, and a certificate.
+
+    `seconds`: how long a connection may take. `cure`: what helps if nobody answers.
+    """
 
     at: str
     token: str
     certificate: str | None
+    seconds: int = _CONNECT_SECONDS
+    cure: str = "Start the service with --pg, and name that address."
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of `psycopg.connect`."""
         hosts, ports = zip(*map(host_and_port, self.at.split(",")), strict=True)
         arguments: dict[str, Any] = {
             "host": ",".join(hosts), "port": ",".join(map(str, ports)), "user": "millpond", "password": self.token,
-            "dbname": "pond", "autocommit": True, "connect_timeout": _CONNECT_SECONDS,
+            "dbname": "pond", "autocommit": True, "connect_timeout": self.seconds,
         }  # fmt: skip
         if self.certificate is None and all(map(is_loopback, hosts)):
             return arguments | {"sslmode": "disable"}
@@ -231,8 +238,7 @@ class EndpointClient:
                 raise AccessError(
                     f"The service at {address.at} refuses the token.", f"Give --token, or set {TOKEN_VARIABLE}."
                 ) from error
-            cure = "Start the service with --pg, and name that address."
-            raise NotServingError(f"No SQL is answered at {address.at}: {why}.", cure) from error
+            raise NotServingError(f"No SQL is answered at {address.at}: {why}.", address.cure) from error
 
     def _executed(self, statement: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         assert self._connection is not None and self._address is not None
@@ -248,7 +254,7 @@ class EndpointClient:
             what = " ".join((diagnosis.message_primary or str(error)).split())
             found = _CODED.fullmatch(what)
             kind, what = (RequestError, what) if found is None else (of_code(found[1]), found[2])
-            raise kind(f"{what.rstrip('.')}.", diagnosis.message_hint or "") from error
+            raise kind(f"{what.rstrip('.!')}.", diagnosis.message_hint or "") from error
 
     def close(self) -> None:
         """Close the connection."""
@@ -379,7 +385,7 @@ def own_endpoint(pond: Given, store: str, token: str) -> Iterator[SqlAddress]:
             sleep(_PAUSE_SECONDS)
         else:
             raise SetupError("The SQL endpoint of this shell does not start.", "See the lines above.")
-        yield SqlAddress(f"127.0.0.1:{listener.port}", token, None)
+        yield SqlAddress(f"127.0.0.1:{listener.port}", token, None, _OWN_SECONDS, "The host is busy: try again.")
 
 
 def _address(
