@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.inputs.log_examples import numbered
-from kit.naive.redis_tables import DictRows, looked_up, merged_rows
+from kit.naive.keyed_tables import DictRows, looked_up, merged_rows
 from millpond.followers.sinks.redis_rows import KeyedSink, target_of
 from millpond.log.records import Entry
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
+from millpond.model.keyed_table import PROBLEM, KeyedTable
 from millpond.model.query import Named
-from millpond.model.redis_table import PROBLEM, KeyedTable
 from millpond.model.selection import Selection
 from millpond.model.stream import Field
 from millpond.runtime.joins.lookup_rows import KeyedReader

@@ -10,12 +10,12 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.naive.redis_tables import DictRows, Held, looked_up
+from kit.naive.keyed_tables import DictRows, Held, looked_up
 from millpond.kernels.evaluate import Evaluator
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column, Expression, Foreign, call, conjunction, literal
+from millpond.model.keyed_table import KeyedTable
 from millpond.model.query import Named, Query
-from millpond.model.redis_table import KeyedTable
 from millpond.model.selection import Selection
 from millpond.model.stream import Field, Retention, Stream
 from millpond.model.windows import Sliding

@@ -15,11 +15,11 @@ import pytest
 import redis
 
 from kit.costs.counted_calls import CountedCalls
-from kit.naive.redis_tables import looked_up
+from kit.naive.keyed_tables import looked_up
 from kit.servers.redis_servers import RedisCluster, RedisServer
 from kit.servers.servers import until
 from millpond.errors import QueryTypeError, SourceError, StoreError
-from millpond.model.redis_table import PROBLEM, KeyedTable, check_keyed
+from millpond.model.keyed_table import PROBLEM, KeyedTable, check_keyed
 from millpond.model.stream import Field
 from millpond.runtime.joins.lookup_rows import KeyedReader, defaults_of
 from millpond.state.backends.redis_keyed import RedisKeyed

@@ -16,7 +16,7 @@ import pytest
 
 from kit.inputs.hand_made_pond import HandMadePond
 from kit.inputs.log_examples import claim
-from kit.naive.redis_tables import merged_rows
+from kit.naive.keyed_tables import merged_rows
 from kit.servers.redis_servers import RedisCluster, RedisServer
 from millpond.errors import QueryTypeError, StoreError, UnsupportedQuery
 from millpond.followers.record_rows import RowsGone

@@ -299,7 +299,7 @@ def test_spark_reads_files_that_are_not_local_after_memory_ran_out(
     assert notes["read:tx"] == f"read with Arrow in 0 of 3 epochs; by Spark in the last: {NO_MEMORY}"
     held.clear()
     with monkeypatch.context() as patch:  # the process that ran out of memory has ended
-        patch.setattr(Probation, "has_failed", lambda _probation, batch: batch[1] == 0)
+        patch.setattr(Probation, "ran_out_of_memory_in", lambda _probation, batch: batch[1] == 0)
         assert _run(spark, tmp_path, "again", base)[0] == rows
     assert held and not any(held)
 

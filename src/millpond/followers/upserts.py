@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from millpond.model.redis_table import KeyedTable
+from millpond.model.keyed_table import KeyedTable
 from millpond.runtime.joins.lookup_rows import OpenRows
 
 

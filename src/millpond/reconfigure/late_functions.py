@@ -14,7 +14,7 @@ from millpond.model.stream import Stream
 from millpond.plan.groups.columns_read import columns_read
 from millpond.plan.upstream.steps import inner_of
 from millpond.reconfigure.change_queue import Make
-from millpond.reconfigure.probation import halts_of
+from millpond.reconfigure.probation import quarantine_changes
 from millpond.runtime.scheduling.committed_epoch import CommittedEpoch
 
 LateCalls = Mapping[tuple[str, str], int]
@@ -74,7 +74,7 @@ def _ended(spec: PondSpec, key: str, what: str) -> Iterator[Make]:
         query.name for query in spec.all_queries
         if any(_calls(step, key, spec.streams) for step in (*inner_of(query, by_name), query))
     ]  # fmt: skip
-    return halts_of(spec, calling, why)
+    return quarantine_changes(spec, calling, why)
 
 
 def _calls(query: AnyQuery, key: str, streams: Iterable[Stream]) -> bool:

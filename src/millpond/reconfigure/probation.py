@@ -100,7 +100,7 @@ class Probation:
         halts: list[Make] = [partial(validate.halt, name=name, why=str(found)) for name in every]
         return found, [*halts, *(partial(validate.discard, name=name) for name in shadows)]
 
-    def has_failed(self, batch: tuple[str, int]) -> bool:
+    def ran_out_of_memory_in(self, batch: tuple[str, int]) -> bool:
         """Whether the JVM ran out of memory in this batch before, while no query was on probation."""
         with suppress(PlaceError, ValueError):
             known: object = json.loads(self._folder().read(MEMORY) or b"null")
@@ -109,7 +109,7 @@ class Probation:
 
     def _again(self, batch: tuple[str, int], names: list[str]) -> list[str]:
         """The query that was added last, if the same batch ran out of memory before; else none. Remembers the batch."""
-        if self.has_failed(batch):
+        if self.ran_out_of_memory_in(batch):
             return names[-1:]
         with suppress(PlaceError):
             self._folder().replace(MEMORY, json.dumps(batch).encode())
@@ -131,7 +131,7 @@ def is_evaluated(query: AnyQuery, streams: Iterable[Stream]) -> bool:
     return bool(made & {*streams_of(query, by_name)}) or any(isinstance(node, Foreign) for node in nodes)
 
 
-def halts_of(spec: PondSpec, versions: Collection[str], why: str) -> Iterator[Make]:
+def quarantine_changes(spec: PondSpec, versions: Collection[str], why: str) -> Iterator[Make]:
     """The changes that quarantine the queries of some versions and their readers; shadows are discarded."""
     shadows = {shadow: name for name, shadow in spec.effects.shadows.items()}
     ends = {spec.effects.replaced.get(name, name) for name in versions} - shadows.keys()

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from deltalake import DeltaTable
 
-from kit.naive.redis_tables import DictRows
+from kit.naive.keyed_tables import DictRows
 from millpond.control.checks.sinks_and_log import check_sinks, reconcile
 from millpond.control.wiring.truth import Truth
 from millpond.errors import AheadError, CorruptError

@@ -62,7 +62,7 @@ def test_without_one_on_probation_the_query_that_came_last_is_it_the_second_time
     assert halted(probation, spec) == (str(ERROR), [])
     assert halted(Probation(partial(LocalFolder, tmp_path)), spec, batch=8) == (str(ERROR), [])
     again = Probation(partial(LocalFolder, tmp_path))
-    assert again.has_failed(("q", 8)) and not again.has_failed(("q", 7))
+    assert again.ran_out_of_memory_in(("q", 8)) and not again.ran_out_of_memory_in(("q", 7))
     assert halted(again, spec, batch=8)[1] == ["newer"]
     spec = msgspec.structs.replace(spec, changed=ChangeEffects(added={"new": 4, "newer": 9}, halted={"newer": "why"}))
     assert halted(Probation(partial(LocalFolder, tmp_path)), spec, batch=8)[1] == ["new"]

@@ -51,7 +51,7 @@ from millpond.reconfigure.changes import Add, Alter, Change, Discard, Drop, Prom
 from millpond.reconfigure.inner_reports import visible_record
 from millpond.reconfigure.lifecycle import current, query_of
 from millpond.reconfigure.placement_changes import resharded
-from millpond.reconfigure.probation import Probation, evaluated, halts_of
+from millpond.reconfigure.probation import Probation, evaluated, quarantine_changes
 from millpond.spark.driver.driver import Driver
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.driver.spark_progress import Alive
@@ -166,7 +166,7 @@ class Lifetime:
             if self.opened is None:
                 self.opened = self._claim(compare)
                 self._observers.opened(self.opened.spec)
-                self._end_unsupported(self.opened)
+                self._quarantine_unsupported(self.opened)
             return self.opened
 
     def _claim(self, compare: Callable[[Truth, Sequence[Follower]], None]) -> OpenPond:
@@ -201,8 +201,8 @@ class Lifetime:
             head = driver.take_over(VERSION, partial(spec_to_claim, truth.manifest, spec))
             clear_staged(truth.files())
             self._probation.began(spec, truth.log, driver.manifest)
-            if self._probation.has_failed(_next_batch(driver.manifest)):
-                driver.save_memory()
+            if self._probation.ran_out_of_memory_in(_next_batch(driver.manifest)):
+                driver.read_remote_files_with_spark()
             followers.runner.start()
             followers.runner.notify(head)
             return OpenPond(truth, driver, followers, files, spec, store)
@@ -210,14 +210,14 @@ class Lifetime:
             followers.close()
             raise
 
-    def _end_unsupported(self, opened: OpenPond) -> None:
+    def _quarantine_unsupported(self, opened: OpenPond) -> None:
         """Quarantine the queries that an earlier release of Millpond accepted, and this one does not."""
         for version, error in self._declarations.front.unsupported.items():
             why = UnsupportedQuery(
                 f"An earlier release of Millpond stored {version}, which cannot continue. {error.what}",
                 f"Drop the query, and add it again. {error.cure}",
             )
-            for halt in halts_of(opened.spec, {version}, str(why)):
+            for halt in quarantine_changes(opened.spec, {version}, str(why)):
                 opened.driver.request(halt).result()
 
     def _spec_of(self, truth: Truth) -> PondSpec:

@@ -19,7 +19,7 @@ from millpond.placement.alignment import owners_in
 from millpond.placement.slots import hash_tags
 from millpond.runtime.joins.lookup_rows import OpenRows
 from millpond.runtime.task.file_sync import Carrier, FileTransport, Way
-from millpond.spark.driver.instance_jobs import update_view, upsert_rows
+from millpond.spark.driver.store_jobs import update_view, upsert_rows
 from millpond.spark.session.hosts import is_local, is_on_every_host
 from millpond.spark.session.session import Session
 from millpond.spark.session.task_hosts import TaskHosts

@@ -16,8 +16,8 @@ from millpond.log.locations.address import Given, address_of
 from millpond.model.endpoints import REDIS
 from millpond.runtime.joins.lookup_rows import OpenRows
 from millpond.spark.sources.batch_table_reader import MakeTable
+from millpond.spark.sources.keyed_tables import keyed_frame
 from millpond.spark.sources.pond_tables import FORMAT, ServedFrames, ServedTable
-from millpond.spark.sources.redis_tables import keyed_frame
 from millpond.state.backends.kinds import shown, store_kind, store_path
 from millpond.state.ports.keyed_rows import KeyedRows
 from millpond.state.ports.store import BucketStore

@@ -36,7 +36,7 @@ from millpond.log.manifest import Manifest
 from millpond.log.port import Log
 from millpond.log.records import Entry, decode
 from millpond.model.endpoints import REDIS, Sink
-from millpond.model.redis_table import FORMS, KeyedTable, check_key
+from millpond.model.keyed_table import FORMS, KeyedTable, check_key
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import Field
 from millpond.model.types import WINDOW, is_known

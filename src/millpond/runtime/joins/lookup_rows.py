@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from millpond.errors import QueryTypeError, SourceError
 from millpond.kernels.columns import arrow_type
-from millpond.model.redis_table import PROBLEM, KeyedTable
+from millpond.model.keyed_table import PROBLEM, KeyedTable
 from millpond.model.stream import Field
 from millpond.model.types import INTEGERS, integer_range, is_decimal
 from millpond.placement.slots import slots_of

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from millpond.model.redis_table import KeyedTable
+from millpond.model.keyed_table import KeyedTable
 
 DEAD = -2
 """The `stream` column of a record that did not parse; the last column, `dead`, describes the record."""

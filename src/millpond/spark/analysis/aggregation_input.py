@@ -41,7 +41,7 @@ from millpond.spark.catalyst.private_names import (
 )
 from millpond.spark.sources.arrow_functions import MAPPED
 from millpond.spark.sources.declared_paths import STREAMS
-from millpond.spark.sources.redis_tables import keyed_in
+from millpond.spark.sources.keyed_tables import keyed_in
 
 WITHIN = "DeduplicateWithinWatermark"
 _STATEFUL = {

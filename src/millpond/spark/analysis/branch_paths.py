@@ -17,7 +17,7 @@ from millpond.spark.catalyst.private_names import (
     references,
 )
 from millpond.spark.sources.arrow_functions import ArrowFunction
-from millpond.spark.sources.redis_tables import KeyedPartner
+from millpond.spark.sources.keyed_tables import KeyedPartner
 
 
 class Partner(NamedTuple):

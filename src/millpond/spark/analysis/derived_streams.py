@@ -12,7 +12,7 @@ from millpond.spark.catalyst.private_names import Catalyst, JavaObject, analysed
 from millpond.spark.catalyst.spark_expressions import tree_of
 from millpond.spark.sources.arrow_functions import ArrowFunction
 from millpond.spark.sources.batch_tables import relation_text, relation_tree
-from millpond.spark.sources.redis_tables import ALIVE, Keyed
+from millpond.spark.sources.keyed_tables import ALIVE, Keyed
 
 PLAIN = ("AttributeReference", "Literal")
 """Expressions that need no computation."""

@@ -71,7 +71,7 @@ from millpond.spark.catalyst.spark_expressions import check_rows, check_stable, 
 from millpond.spark.sources.arrow_functions import MAPPED, batches_in
 from millpond.spark.sources.declared_paths import STREAMS, as_written, reader_of
 from millpond.spark.sources.kafka import stand_in_path
-from millpond.spark.sources.redis_tables import ALIVE, KeyedPartner, keyed_in, lookup_keys
+from millpond.spark.sources.keyed_tables import ALIVE, KeyedPartner, keyed_in, lookup_keys
 
 _PARTITION, _OFFSET = "order.partition", "order.offset"
 _NEVER_US = 1 << 62

@@ -25,7 +25,7 @@ from millpond.placement.slots import even_owners
 from millpond.runtime.epoch import Batch, Setting
 from millpond.runtime.inputs.replay import largest_share
 from millpond.runtime.inputs.without_shuffle import Route, message_bytes
-from millpond.runtime.scheduling.attempts import Attempts
+from millpond.runtime.scheduling.backoff import Backoff
 from millpond.runtime.scheduling.committed_epoch import CommittedEpoch
 from millpond.runtime.scheduling.kafka_partitions import moved_partitions, partitions_of
 from millpond.runtime.task.counters import WHOLE_POND
@@ -47,7 +47,7 @@ class Direct:
 
     def __init__(self) -> None:
         self._epochs = self._direct = self._misplaced = 0
-        self._attempts = Attempts()
+        self._backoff = Backoff()
         self._fitted: tuple[int, int] | None = None
         self._elsewhere = False
         self._declared = False
@@ -63,7 +63,7 @@ class Direct:
                 f"; {self._misplaced:,} keys were in another partition of the topic than their hash says; check the "
                 "producer's partitioner and key"
             )
-        why = self._attempts.why
+        why = self._backoff.why
         return f"{note}; not in the last, as {why}" if why else note
 
     def wanted(
@@ -103,12 +103,12 @@ class Direct:
         Raises:
             MillpondError: a failure that would also occur with the shuffle.
         """
-        if not self._attempts.due():
+        if not self._backoff.due():
             return None
         try:
             route = _route(setting, batch, rows.session, read.task)
             if isinstance(route, str):
-                self._attempts.why = route
+                self._backoff.why = route
                 return None
             result = direct_deltas_of(read.rows(rows), read.task, task, open_files, route)
         except (PySparkException, Py4JError) as error:
@@ -121,9 +121,9 @@ class Direct:
         if isinstance(result, Obstacle):
             if result.source:
                 return result
-            self._attempts.failed(result.why)
+            self._backoff.failed(result.why)
             return None
-        self._attempts.succeeded()
+        self._backoff.succeeded()
         return result
 
     def committed(self, epoch: CommittedEpoch) -> None:

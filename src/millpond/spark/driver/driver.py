@@ -107,9 +107,9 @@ class Driver:
         self._head = LogHead(log, manifests, writer, setting, announce, self._changes.spec, self._advisers.idle)
         self._epochs = EpochRunner(self._head, self._advisers, self._intake, self._job, followed, wanted, on_epoch)
 
-    def save_memory(self) -> None:
-        """Let Spark hold no contents of files. The previous process ran out of memory in the epoch that runs next."""
-        self._advisers.files.deliver_no_contents()
+    def read_remote_files_with_spark(self) -> None:
+        """Let Spark read files that are not local, as the previous process ran out of memory in the next epoch."""
+        self._advisers.files.read_remote_files_with_spark()
 
     def take_over(self, version: str, spec: Callable[[Manifest], str]) -> int:
         """Claim the log (see `Writer.take_over`), which fences every older driver; return the claim's record number."""
@@ -380,7 +380,7 @@ class Driver:
                 except (PySparkException, Py4JError) as error:
                     if not (files.contents and isinstance(explained(error), NoMemoryError)):
                         raise
-                    self._advisers.files.deliver_no_contents(files)
+                    self._advisers.files.read_remote_files_with_spark(files)
                 else:
                     if not isinstance(found, Obstacle):
                         self._advisers.files.note_success(files)

@@ -12,7 +12,7 @@ from millpond.plan.options.keyed_lookups import why_by_readers
 from millpond.runtime.task.column_layout import LookedColumn, OwnerLookup
 from millpond.spark.analysis.derived_streams import KeyedLookup
 from millpond.spark.reading.read_frame import WantedStream
-from millpond.spark.sources.redis_tables import ALIVE
+from millpond.spark.sources.keyed_tables import ALIVE
 
 
 def by_owners(want: WantedStream, queries: Iterable[AnyQuery], watched: str | None) -> WantedStream:

@@ -34,7 +34,7 @@ from millpond.runtime.inputs.file_parts import (
 )
 from millpond.runtime.inputs.partition_folders import folder_values
 from millpond.runtime.inputs.text_files import GZIP
-from millpond.runtime.scheduling.attempts import ArrowEpochs
+from millpond.runtime.scheduling.backoff import ArrowEpochs
 from millpond.runtime.task.column_layout import ReadLayout
 from millpond.runtime.task.obstacle import Obstacle
 from millpond.spark.catalyst.private_names import Catalyst
@@ -225,7 +225,7 @@ class ArrowFiles:
         for name, rows in ((name, rows) for name in new if isinstance(rows := self._readers.get(name), FileRows)):
             state = self._states.setdefault(name, ArrowEpochs())
             state.epochs += 1
-            if state.attempts.due():
+            if state.backoff.due():
                 listed = _listed(rows, start, sources)
                 if not isinstance(listed, str) and (remote := [file.path for file in listed if file.size is None]):
                     content = self._why_no_contents or self._contents.of(remote)
@@ -236,7 +236,7 @@ class ArrowFiles:
                 if not isinstance(listed, str):
                     files[name] = listed
                     continue
-                state.attempts.why = listed
+                state.backoff.why = listed
             state.of_spark += 1
         others, frame = [name for name in new if name not in files], None
         if files and others:
@@ -244,7 +244,7 @@ class ArrowFiles:
             if frame is None:
                 for state in (self._states[name] for name in files):
                     state.of_spark += 1
-                    state.attempts.why = f"Spark's plan does not separate {others[0]}, which has new input too"
+                    state.backoff.why = f"Spark's plan does not separate {others[0]}, which has new input too"
         if not files or (others and frame is None):
             return None
         read = tuple(one for name in files if isinstance(one := self._readers[name], FileRows))
@@ -282,10 +282,10 @@ class ArrowFiles:
         for rows in files.task.sources:
             state = self._states[rows.source]
             state.of_spark += 1
-            state.attempts.why = f"the stream {obstacle.source} could not be read with Arrow"
-        self._states[obstacle.source].attempts.failed(obstacle.why)
+            state.backoff.why = f"the stream {obstacle.source} could not be read with Arrow"
+        self._states[obstacle.source].backoff.failed(obstacle.why)
 
-    def deliver_no_contents(self, files: ChosenFiles | None = None) -> None:
+    def read_remote_files_with_spark(self, files: ChosenFiles | None = None) -> None:
         """Let Spark read all files that are not local, as memory ran out; `files`: those of a failed attempt.
 
         Spark reads all streams in this epoch, and those with files that are not local in later epochs, too.
@@ -298,12 +298,12 @@ class ArrowFiles:
             state = self._states[rows.source]
             state.of_spark += 1
             others = f"memory ran out while Spark held contents of files of {', '.join(remote)}"
-            state.attempts.why = NO_MEMORY if rows.source in remote else others
+            state.backoff.why = NO_MEMORY if rows.source in remote else others
 
     def note_success(self, files: ChosenFiles) -> None:
         """Note that gather tasks have read these files."""
         for rows in files.task.sources:
-            self._states[rows.source].attempts.succeeded()
+            self._states[rows.source].backoff.succeeded()
 
 
 def _listed(rows: FileRows, start: Offsets, sources: Mapping[str, SourceUpdate]) -> list[_File] | str:

@@ -58,7 +58,7 @@ from millpond.spark.sources.arrow_functions import mapped
 from millpond.spark.sources.declared_paths import located, notes
 from millpond.spark.sources.kafka import DEAD as MALFORMED
 from millpond.spark.sources.kafka import RECORD, kafka_frame
-from millpond.spark.sources.redis_tables import ALIVE, met
+from millpond.spark.sources.keyed_tables import ALIVE, met
 
 TOO_MANY = "an event becomes too many rows"
 """The reason for a dead event of which functions such as `explode` would make too many rows."""

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from millpond.log.records import Offsets
 from millpond.model.stream import DEAD_LETTER, Stream
 from millpond.plan.options.kafka_parsers import csv_separator, declared_columns, why_spark_parses
-from millpond.runtime.scheduling.attempts import ArrowEpochs
+from millpond.runtime.scheduling.backoff import ArrowEpochs
 from millpond.runtime.task.column_layout import DEAD, LETTER_COLUMN, ReadLayout, TextStream, column_name
 from millpond.runtime.task.obstacle import Obstacle
 from millpond.runtime.task.task_values import GatherTask
@@ -137,7 +137,7 @@ class TextReading:
                 continue
             state = self._states.setdefault(name, ArrowEpochs())
             state.epochs += 1
-            if not state.attempts.due():
+            if not state.backoff.due():
                 state.of_spark += 1
                 streams.append(name)
             else:
@@ -152,7 +152,7 @@ class TextReading:
         if obstacle.source not in self._tried:
             return False
         state = self._states[obstacle.source]
-        state.attempts.failed(obstacle.why)
+        state.backoff.failed(obstacle.why)
         state.of_spark += 1
         self._tried.remove(obstacle.source)
         return True
@@ -160,5 +160,5 @@ class TextReading:
     def note_success(self) -> None:
         """Note that the gather has parsed the texts of the epoch's other streams."""
         for name in self._tried:
-            self._states[name].attempts.succeeded()
+            self._states[name].backoff.succeeded()
         self._tried.clear()

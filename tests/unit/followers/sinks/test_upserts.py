@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.inputs.hand_made_pond import HandMadePond
-from kit.naive.redis_tables import DictRows, merged_rows
+from kit.naive.keyed_tables import DictRows, merged_rows
 from millpond.errors import StoreError
 from millpond.followers.sinks.make_sink import sink_follower
 from millpond.followers.sinks.redis_rows import upsert_own

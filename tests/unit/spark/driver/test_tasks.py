@@ -17,7 +17,7 @@ from millpond.log.protocol import Run
 from millpond.plan.groups.build import build_plan
 from millpond.runtime.epoch import Setting, fold_task, gather_task
 from millpond.runtime.inputs.without_shuffle import Route
-from millpond.spark.driver.instance_jobs import _PerInstance
+from millpond.spark.driver.store_jobs import _PerInstance
 from millpond.spark.driver.tasks import NOTHING_READ, _rows, direct_deltas_of
 from millpond.spark.session import worker
 from millpond.spark.session.worker import VersionChecked

@@ -154,7 +154,7 @@ def test_only_streams_whose_files_are_not_local_are_left_to_spark_after_memory_r
 
     both = chosen(1)
     assert both is not None and [part.rows for part in both.task.delivered] == [1]
-    files.deliver_no_contents(both)
+    files.read_remote_files_with_spark(both)
     assert files.notes == {
         "tx": "read with Arrow in 0 of 1 epochs; by Spark in the last: memory ran out while Spark held contents of "
         "files of far",

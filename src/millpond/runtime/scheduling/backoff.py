@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 _FIRST_WAIT, _LONGEST_WAIT = 16, 4096
 
 
-class Attempts:
+class Backoff:
     """After each failure in a row, twice as many epochs pass before the next attempt; `why`: the last failure."""
 
     def __init__(self) -> None:
@@ -38,11 +38,11 @@ class Attempts:
 class ArrowEpochs:
     """The epochs with new input of one stream that Arrow can read, and how many of them Spark has read instead."""
 
-    attempts: Attempts = field(default_factory=Attempts)
+    backoff: Backoff = field(default_factory=Backoff)
     epochs: int = 0
     of_spark: int = 0
 
     def note(self, verb: str) -> str:
         """How many epochs Arrow has read or parsed (the `verb`), and why the last was Spark's, for people."""
         counted = f"{verb} with Arrow in {self.epochs - self.of_spark:,} of {self.epochs:,} epochs"
-        return f"{counted}; by Spark in the last: {self.attempts.why}" if self.attempts.why else counted
+        return f"{counted}; by Spark in the last: {self.backoff.why}" if self.backoff.why else counted

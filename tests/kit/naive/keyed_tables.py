@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from millpond.model.redis_table import PROBLEM, KeyedTable
+from millpond.model.keyed_table import PROBLEM, KeyedTable
 from millpond.model.types import INTEGERS, integer_range
 from millpond.state.ports.keyed_rows import Absent, KeyedRows, Merge, Merged, Row, Stamp
 

@@ -16,7 +16,7 @@ from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
-from millpond.model.redis_table import KeyedTable, check_keyed
+from millpond.model.keyed_table import KeyedTable, check_keyed
 from millpond.model.stream import Field
 from millpond.runtime.joins.lookup_rows import KeyedReader, OpenRows, defaults_of
 from millpond.spark.catalyst.private_names import JavaObject, id_of, items, kind_of, nodes_of, outputs
