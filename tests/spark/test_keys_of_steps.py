@@ -20,12 +20,24 @@ TEXTS = {
     "intervals": f"""SELECT window(t, '9 seconds') AS w, nullif(t - date_trunc('MINUTE', t), INTERVAL '3' SECOND) AS d,
       count(*) AS n FROM {READ} GROUP BY ALL""",
     "times_of_outer_join": f"SELECT u, t, count(*) AS c FROM ({JOINED}) GROUP BY u, t",
+    "renamed_sides": f"""WITH e AS (SELECT t, k, v AS x FROM {READ} WHERE v > 0) SELECT a.t, a.x, b.x AS y FROM e AS a
+      JOIN e AS b ON a.k = b.k AND b.t BETWEEN a.t AND a.t + INTERVAL 2 SECONDS AND a.x < b.x""",
+    "moved_bounds": f"""SELECT a.t, a.k, b.v FROM {READ} AS a JOIN {READ} AS b ON a.k = b.k
+      AND b.t - INTERVAL 1 SECOND BETWEEN a.t - INTERVAL 2 SECONDS AND a.t + INTERVAL 3 SECONDS""",
+    "distinct_of_outer_join": f"SELECT DISTINCT u, k FROM ({JOINED})",
+    "partners_of_outer_join": f"SELECT u, count(*) AS c FROM ({JOINED}) WHERE u IS NOT NULL GROUP BY u",
+    "ordered_partners": f"""SELECT t, k, u, count(*) OVER (PARTITION BY k ORDER BY u RANGE BETWEEN INTERVAL 2 SECONDS
+      PRECEDING AND CURRENT ROW) AS c FROM ({JOINED}) WHERE u > TIMESTAMP '1970-01-01'""",
+    "hinted": f"""SELECT /*+ BROADCAST(n) */ t, k, n.c FROM {READ} JOIN (VALUES ('a', 1), ('b', 2)) AS n(k, c) USING (k)
+      WHERE v > 1""",
     "end_of_hop": f"SELECT e, count(*) AS c, max(n) AS n FROM (SELECT w.end AS e, n FROM ({HOPS})) GROUP BY e",
     "end_of_hop_twice": f"""SELECT e, c, count(*) AS n FROM (SELECT w.end AS e, k, count(*) AS c FROM ({HOPS})
       GROUP BY w.end, k) GROUP BY e, c""",
 }
 REFUSED = {
     r"grouped by u, which is NULL in rows without a partner": f"SELECT u, count(*) AS c FROM ({JOINED}) GROUP BY u",
+    r"ordered by u, which is NULL in rows without a partner": f"""SELECT t, count(*) OVER (PARTITION BY k ORDER BY u
+      RANGE BETWEEN INTERVAL 2 SECONDS PRECEDING AND CURRENT ROW) AS c FROM ({JOINED})""",
     r"Group by its end in each step: SELECT w.end AS e": f"""SELECT w, c, count(*) AS n FROM (SELECT w, k, count(*) AS c
       FROM ({HOPS}) GROUP BY w, k) GROUP BY w, c""",
 }

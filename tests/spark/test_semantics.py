@@ -144,7 +144,14 @@ SAME = {
         "double",
     ),
     "distinct": q("count(DISTINCT x) AS n, count(DISTINCT f, k) AS p, sum(DISTINCT i) AS t", "double"),
-    "distinct_sums": q("sum(DISTINCT i) AS t, avg(DISTINCT i) AS a, count(DISTINCT s) AS n", "row errors"),
+    "distinct_sums": q(
+        "sum(DISTINCT i) AS t, avg(DISTINCT i) AS a, count(DISTINCT s) AS n, bit_xor(DISTINCT i) AS x, "
+        "bit_or(DISTINCT i) AS o", "row errors",
+    ),
+    "distinct_spreads": q(
+        "stddev(DISTINCT i % 3) AS s, stddev_pop(DISTINCT x) AS p, var_samp(DISTINCT i % 3) AS v, "
+        "var_pop(DISTINCT i % 2) AS w, skewness(DISTINCT i % 3) AS k, kurtosis(DISTINCT i % 3) AS u", "nights",
+    ),
     "lists": q("collect_list(x) AS l, collect_set(i) AS s, max_by(s, i) AS b, mode(s, true) AS m", "empty"),
     "texts": q("listagg(s) AS l, listagg(DISTINCT i, '-') AS n, string_agg(x, ',') AS x", "empty"),
     "texts_in_order": q(
@@ -205,7 +212,10 @@ SAME = {
     "sessions_by_key": q("b AS a, count(i) AS c, session_window AS w", "null", "b", "", "session_window(ts, '1 hour')"),
     "sessions_timeless": q("count(*) AS n", "no time", window="session_window(ts, '1 hour')"),
     "no_zone": q("n AS a, count(*) AS c", "no zone", "n"),
-    "no_zone_extremes": q("min(cast(n AS timestamp)) AS a, max(cast(n AS timestamp)) AS z", "no zone"),
+    "no_zone_extremes": q(
+        "min(cast(n AS timestamp)) AS a, max(cast(n AS timestamp)) AS z, min(n) AS m, max(n + INTERVAL 1 HOUR) AS x",
+        "no zone",
+    ),
     "text_to_time": q("cast(s AS timestamp) AS a, count(*) AS n", "no zone", "1"),
     "decimal_casts": q("sum(cast(m AS double)) AS t, max(cast(m AS bigint)) AS z, count(m) AS n", "decimal"),
     "decimal_sums": q("sum(m) AS t, avg(m) AS v, min(m) AS a, max(m) AS z, count(m) AS n", "decimal"),
@@ -383,7 +393,7 @@ def test_percentiles_of_bins_are_within_the_stated_error(answered: Answered) -> 
 
 
 def test_distinct_values_are_told_apart_as_spark_does(answered: Answered) -> None:
-    same(answered, "distinct", "distinct_sums")
+    same(answered, "distinct", "distinct_sums", "distinct_spreads")
 
 
 def test_lists_of_nothing_are_empty_and_extremes_by_another_column_are_sparks(answered: Answered) -> None:

@@ -18,10 +18,15 @@ it.
 DISTINCT = "approx_count_distinct"
 """Its `other` is a constant, the largest relative standard error allowed; its result is never NULL."""
 
+DISTINCT_VALUES = (
+    "sum_distinct", "avg_distinct", "bit_xor_distinct", "stddev_samp_distinct", "stddev_pop_distinct",
+    "var_samp_distinct", "var_pop_distinct", "skewness_distinct", "kurtosis_distinct",
+)  # fmt: skip
+"""The functions of the distinct values of one argument that are computed as those of all values are."""
+
 LOGGED = (
-    "count_distinct", "sum_distinct", "avg_distinct", "percentile", "percentile_disc", "approx_percentile", "mode",
-    "collect_list", "collect_set", "first", "last", "min_by", "max_by", "listagg", "listagg_distinct",
-    "histogram_numeric",
+    "count_distinct", *DISTINCT_VALUES, "percentile", "percentile_disc", "approx_percentile", "mode", "collect_list",
+    "collect_set", "first", "last", "min_by", "max_by", "listagg", "listagg_distinct", "histogram_numeric", "product",
 )  # fmt: skip
 """Functions that are computed from the event log: they need single events, or distinct values, which are not stored.
 

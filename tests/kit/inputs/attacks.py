@@ -105,7 +105,7 @@ ATTACKS = [
     "SELECT 1",
     "SELECT * FROM tx, LATERAL (SELECT 1 WHERE amount > 1)",
     "SELECT * FROM tx LATERAL VIEW stack(2, 1, java_method('a')) t AS i",
-    "SELECT * FROM tx LATERAL VIEW json_tuple(raw, 'a') t AS i",
+    "SELECT * FROM tx LATERAL VIEW variant_explode(parse_json(raw)) t AS i, k, v",
     "SELECT * FROM tx" + "".join(f" LATERAL VIEW explode(array(1, 2, 3)) t{i} AS a{i}" for i in range(4)),
     "SELECT sum(amount) OVER (PARTITION BY java_method('java.lang.System', 'exit', 1)) FROM tx",
     "SELECT sum(amount) OVER (ORDER BY localtimestamp() RANGE CURRENT ROW) FROM tx",
@@ -239,7 +239,7 @@ ATTACKS = [
     # clauses and statements
     "FROM tx MAP amount USING 'cat' AS y",
     "FROM tx REDUCE amount USING 'cat' AS y",
-    "SELECT /*+ BROADCAST(tx) */ amount FROM tx",
+    "SELECT /*+ REPARTITION(1000000000) */ amount FROM tx",
     "SELECT * FROM tx PIVOT (sum(amount) FOR kind IN ('a', rand()))",
     "SELECT * FROM (SELECT java_method('a') AS x, id FROM tx) UNPIVOT (a FOR b IN (x, id))",
     "SELECT sum(amount) OVER w FROM tx WINDOW w AS (PARTITION BY java_method('a'))",

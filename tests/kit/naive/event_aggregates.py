@@ -50,6 +50,8 @@ def of_events(wanted: Aggregate, events: Sequence[Any], plain: Plain) -> Any:
         return len(distinct)
     if function == "collect_list":
         return [event[1] for event in in_time]
+    if function == "product":
+        return math.prod(event[1] for event in in_time) if in_time else None
     values = sorted((event[1] for event in events), key=order)
     if function.endswith("_distinct"):
         alone = Aggregate(function.removesuffix("_distinct"), wanted.argument, None, wanted.type)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from millpond.model.aggregates import DISTINCT, NTH, ORDERED
+from millpond.model.aggregates import DISTINCT, DISTINCT_VALUES, NTH, ORDERED
 from millpond.model.functions import PREFIX
-from millpond.model.types import MOST_DIGITS, Digits, digits_of, is_decimal, is_integer, is_number
+from millpond.model.types import MOST_DIGITS, TIMES, Digits, digits_of, is_decimal, is_integer, is_number
 
 
 class Types(NamedTuple):
@@ -27,7 +27,7 @@ DOUBLES = Types("numbers, as doubles", lambda kind: kind == "double")
 NUMBERS = Types("numbers", lambda kind: is_number(kind) or is_decimal(kind))
 ORDERABLE = Types(
     "numbers, times, dates, booleans and strings",  # strings are compared in the event log
-    lambda kind: NUMBERS.includes(kind) or kind in ("timestamp", "date", "boolean"),
+    lambda kind: NUMBERS.includes(kind) or kind in (*TIMES, "boolean"),
 )
 
 
@@ -135,10 +135,9 @@ class EventFunction(NamedTuple):
     needs: tuple[int, ...] | None = None
 
 
-EVENT_FUNCTIONS = (
+EVENT_FUNCTIONS: tuple[EventFunction, ...] = (
     EventFunction("count_distinct", "", ("Count",), ()),
-    EventFunction("sum_distinct", "", ("Sum",), ()),
-    EventFunction("avg_distinct", "", ("Average",), ()),
+    *(EventFunction(name, "", (FUNCTIONS[name.removesuffix("_distinct")].spark,), ()) for name in DISTINCT_VALUES),
     EventFunction("percentile", "Percentile", (), ("percentile", "percentile_cont", "median")),
     EventFunction("percentile_disc", "PercentileDisc", (), ("percentile_disc",)),
     EventFunction("approx_percentile", "ApproximatePercentile", (), ("percentile_approx", "approx_percentile")),
@@ -152,6 +151,7 @@ EVENT_FUNCTIONS = (
     EventFunction("listagg", "ListAgg", (), ("listagg", "string_agg"), True, (0,)),
     EventFunction("listagg_distinct", "", ("ListAgg",), (), False, (0,)),  # the ordering value may be NULL
     EventFunction("histogram_numeric", "HistogramNumeric", (), ("histogram_numeric",)),
+    EventFunction("product", "Product", (), ("product",), True),
 )
 """The functions that are answered from the event log."""
 
@@ -171,12 +171,14 @@ def event_function(name: str) -> EventFunction:
     return _USER if name.startswith(PREFIX) else _BY_NAME[name]
 
 
-SPELLINGS = frozenset(name for function in (*_ROWS, *EVENT_FUNCTIONS) for name in function.sql)
+_SQL = (*(function.sql for function in _ROWS), *(function.sql for function in EVENT_FUNCTIONS))
+
+SPELLINGS = frozenset(name for names in _SQL for name in names)
 """The names by which query texts call the aggregate functions that are answered."""
 
 ANSWERED = (
-    ", ".join(name for function in (*_ROWS, *EVENT_FUNCTIONS) for name in function.sql[:1])
-    + ", and DISTINCT counts, sums and averages"
+    ", ".join(name for names in _SQL for name in names[:1])
+    + ", and those of DISTINCT numbers"
 )
 """The aggregate functions that are answered, for error messages."""
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import msgspec
 
-from millpond.model.aggregates import ACCURACY, PERCENTILE, Aggregate
+from millpond.model.aggregates import ACCURACY, DISTINCT_VALUES, PERCENTILE, Aggregate
 from millpond.model.expressions import Expression, call
 from millpond.model.query import Query
 from millpond.model.types import digits_of, is_decimal, is_known, is_number
@@ -24,7 +24,7 @@ _LONG_DIGITS = 18
 """The most digits of a decimal that is binned: its unscaled value fits an int64."""
 
 EXACT = frozenset({
-    "count_distinct", "sum_distinct", "avg_distinct", "collect_set", "listagg_distinct", "mode", "min", "max",
+    "count_distinct", *DISTINCT_VALUES, "collect_set", "listagg_distinct", "mode", "min", "max",
 })  # fmt: skip
 """Functions whose results follow from the values that occur in a window and how often each does."""
 

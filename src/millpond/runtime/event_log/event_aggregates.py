@@ -17,7 +17,7 @@ from millpond.arrays import Ints, distinct_of, new_values, ordered, repeated
 from millpond.kernels.columns import Values, arrow_type, from_arrow, list_of, to_arrow
 from millpond.kernels.decimals import to_doubles
 from millpond.kernels.ranks import directed, ranks
-from millpond.model.aggregates import DESCENDING, Aggregate
+from millpond.model.aggregates import DESCENDING, DISTINCT_VALUES, Aggregate
 from millpond.model.expressions import Column, Expression
 from millpond.model.types import bin_centre_type, element_of, is_decimal, is_float
 from millpond.model.windows import Framed
@@ -282,7 +282,7 @@ class _Selected:
 
 
 def _of_distinct(inputs: AggregateInput) -> Values:
-    """The sum or average of each row's distinct values, as exact as sums of cells."""
+    """The function of each row's distinct values, as exact as that of cells."""
     chosen, kind = _distinct(inputs), inputs.aggregate.arguments[0].type
     function = inputs.aggregate.function.removesuffix("_distinct")
     parameters = inputs.aggregate.parameters
@@ -297,6 +297,18 @@ def _of_distinct(inputs: AggregateInput) -> Values:
         columns[name] = np.zeros(inputs.size, column.dtype)
         columns[name][partials.ids] = column
     return finish(plain, measures, columns)
+
+
+def _product(inputs: AggregateInput) -> Values:
+    """The product of each row's values in the query's order of events, which decides the last bits."""
+    order, bounds = inputs.sorted([inputs.position()])
+    counts = np.diff(bounds)
+    products = np.ones(inputs.size)
+    if len(order):
+        values = from_arrow(inputs.values(order), "double").data
+        with np.errstate(over="ignore", invalid="ignore"):
+            products[counts > 0] = np.multiply.reduceat(values, bounds[:-1][counts > 0])
+    return Values(products, counts == 0)
 
 
 def _percentile(inputs: AggregateInput) -> Values:
@@ -423,8 +435,7 @@ def _extreme_by(largest: bool) -> Callable[[AggregateInput], Values]:
 
 _FUNCTIONS: dict[str, Callable[[AggregateInput], Values]] = {
     "count_distinct": _count_distinct,
-    "sum_distinct": _of_distinct,
-    "avg_distinct": _of_distinct,
+    **dict.fromkeys(DISTINCT_VALUES, _of_distinct),
     "percentile": _percentile,
     "percentile_disc": _percentile_disc,
     "approx_percentile": _approx_percentile,
@@ -439,6 +450,7 @@ _FUNCTIONS: dict[str, Callable[[AggregateInput], Values]] = {
     "listagg": _listagg(distinct=False),
     "listagg_distinct": _listagg(distinct=True),
     "histogram_numeric": _histogram,
+    "product": _product,
     "min_by": _extreme_by(largest=False),
     "max_by": _extreme_by(largest=True),
 }

@@ -13,6 +13,7 @@ from millpond.plan.groups.measures import precision_of
 from millpond.runtime.aggregates.hyperloglog import LARGEST_PRECISION
 from millpond.spark.analysis.event_aggregates import TRIED, logged_of, overflow_mode
 from millpond.spark.analysis.expressions import Translator, all_true
+from millpond.spark.catalyst.cures import COLLATED
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, kind_of, optional, text_of, type_of
 
 _FUNCTIONS = {function.spark: function for function in FUNCTIONS.values()}
@@ -38,7 +39,7 @@ def aggregate_of(catalyst: Catalyst, node: JavaObject, translate: Translator) ->
     if logged is not None:
         return logged
     row = _FUNCTIONS.get(kind_of(function))
-    if row is None or (node.isDistinct() and row.name not in ("min", "max")):
+    if row is None or (node.isDistinct() and row.name not in ("min", "max", "bit_and", "bit_or", DISTINCT)):
         used = str(function.prettyName()) + (" DISTINCT" if node.isDistinct() else "")
         raise UnsupportedQuery(
             f"`{text_of(node)}` uses {used}, which is planned, but not supported yet.",
@@ -88,7 +89,7 @@ def _check_type(node: JavaObject, function: Function, kind: str) -> None:
     if not function.accepts.includes(kind):
         raise UnsupportedQuery(
             f"`{text_of(node)}` is {function.name} of the type {kind}, which is not supported.",
-            f"{function.name} takes {function.accepts.text}.",
+            COLLATED if " collate " in kind else f"{function.name} takes {function.accepts.text}.",
         )
 
 

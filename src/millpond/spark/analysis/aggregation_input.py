@@ -21,7 +21,7 @@ from millpond.spark.analysis.grouping.window_rows import exploded_windows, ungro
 from millpond.spark.analysis.joins.plan_nodes import renamed
 from millpond.spark.analysis.steps.step_boundaries import REPEATS, child_of, cut_below, numbers_events
 from millpond.spark.analysis.windows import is_noted, time_and_session, time_and_window
-from millpond.spark.catalyst.cures import ONE_ROW
+from millpond.spark.catalyst.cures import CLAUSES, ONE_ROW
 from millpond.spark.catalyst.private_names import (
     Catalyst,
     JavaObject,
@@ -469,6 +469,9 @@ def _refused(node: JavaObject, kind: str) -> UnsupportedQuery | QueryTypeError:
         return QueryTypeError(
             f"What the query reads is no stream ({kind}).", "Use spark.readStream, or a declared stream."
         )
+    if kind in CLAUSES:
+        what, cure = CLAUSES[kind]
+        return UnsupportedQuery(f"{what} is not supported below the window.", cure)
     return UnsupportedQuery(
         f"The plan has {kind} below the window, which is not supported.",
         "Query one stream with filters, derived columns and one windowed aggregation.",

@@ -20,12 +20,13 @@ from millpond.model.windows import Session, Sliding, Window
 from millpond.plan.groups.distinct import Timing, distinct_rows
 from millpond.spark.analysis.aggregation_input import InputPlan, timing_of
 from millpond.spark.analysis.expressions import Translator, all_true, raises_as
+from millpond.spark.analysis.grouping.storable_keys import compared_value
 from millpond.spark.analysis.grouping.window_rows import ungrouped_window_error
 from millpond.spark.analysis.input_streams import QueryInput
 from millpond.spark.analysis.query_terms import Extraction
 from millpond.spark.analysis.steps.inputs import StepContext
 from millpond.spark.analysis.steps.repeats_below import without_repeats
-from millpond.spark.analysis.steps.row_windows import unqualified
+from millpond.spark.analysis.steps.row_windows import columns_required, unqualified
 from millpond.spark.catalyst.cures import cast_cure
 from millpond.spark.catalyst.private_names import (
     JavaObject,
@@ -83,6 +84,24 @@ class InputTranslator:
             )
         return event_time
 
+    def nullable_times(self) -> frozenset[str]:
+        """The times of one side of an outer join, unless the query leaves out the rows in which they are NULL."""
+        nullable = self.source.nullable_times
+        return nullable - columns_required(self.where()) if nullable else nullable
+
+    def check_never_null(self, time: Column) -> None:
+        """Refuse rows in the order of a time that they may lack.
+
+        Raises:
+            UnsupportedQuery: the time is that of one side of an outer join.
+        """
+        if time.name in self.nullable_times():
+            raise UnsupportedQuery(
+                f"Rows of an outer join are ordered by {time.name}, which is NULL in rows without a partner, and these "
+                "rows would be lost.",
+                f"Order by the event time of the other side, or leave out these rows: WHERE {time.name} IS NOT NULL.",
+            )
+
     def select(self, outputs: list[JavaObject]) -> Extraction:
         """The stateless query for a plan without an aggregation."""
         terms = self._terms
@@ -107,7 +126,12 @@ class InputTranslator:
         timing = None if time is None else found.timing
         if time is not None and type_of(time) != WINDOW:
             timing = Timing(*self._event_time_and_delay(time))
-        keys, above = ([self.translate(one) for one in some] for some in (repeats.keys, plan.above_repeats()))
+            if repeats.keeps is not None:
+                self.check_never_null(timing.event_time)
+            elif timing.event_time.name in self.nullable_times():
+                timing = None  # rows without it are compared, too
+        keys = [self.translate(compared_value(self._catalyst, key)) for key in repeats.keys]
+        above = [self.translate(condition) for condition in plan.above_repeats()]
         selection = msgspec.structs.replace(selection, where=self.where(until=repeats.below))
         made = distinct_rows(
             selection, keys, timing, within=repeats.within, above=above, keeps=repeats.keeps, ttl_us=self._terms.ttl_us

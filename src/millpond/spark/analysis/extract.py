@@ -130,7 +130,9 @@ class Reader(InputTranslator):
         aggregates: list[Aggregate] = []
         for call_ in frames.calls:
             self._scope[call_.identity] = frames.value(call_, self._aggregate, self.translate, aggregates)
-        self._event, self._event_time = [], self._event_time_and_delay(frames.time)[0]
+        time, _ = self._event_time_and_delay(frames.time)
+        self.check_never_null(time)
+        self._event, self._event_time = [], time
         for key in frames.keys:
             # the event keeps its own zero and NaN, the key has only one of each
             if has_floats(type_of(key)):
@@ -178,7 +180,8 @@ class Reader(InputTranslator):
         if self.input_plan.windows:
             raise UnsupportedQuery("The query has a window that it does not group by.", "Group by it, or leave it out.")
         names = {id_of(one): row_column(one, self.input_plan, self.source) for one in groups}
-        if (rows := grouped_rows(names, self.source, final=not self._terms.updates)) is not None:
+        final = not self._terms.updates
+        if (rows := grouped_rows(names, self.source, self.nullable_times(), final=final)) is not None:
             self._row_parts = rows.parts
             return Column(rows.event_time, "timestamp"), rows.window
         time = timed_column(outputs(below))

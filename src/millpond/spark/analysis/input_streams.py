@@ -90,7 +90,8 @@ class QueryInput:
     - `probes`: for each join, the stream's side of its keys; for elements, an expression that raises if they do.
     - `times`: the column with the event time by the expression id of the attribute that has the watermark, if the
       event time is an expression.
-    - `upstreams`: the queries whose rows the stream contains; `grids`: the tumbling windows of these rows, by column.
+    - `upstreams`: the queries whose rows the stream contains; `grids`: the tumbling windows of these rows, by column;
+      `nullable_times`: their times that may be NULL.
     """
 
     stream: Stream
@@ -103,6 +104,7 @@ class QueryInput:
     times: dict[int, str] = field(default_factory=dict)
     upstreams: tuple[AnyQuery, ...] = ()
     grids: Mapping[str, Sliding] = field(default_factory=dict)
+    nullable_times: frozenset[str] = frozenset()
 
     def bound(self, plan: InputPlan, node: JavaObject) -> Column | None:
         """Translate a bound of a window in the rows of another query; None for other nodes."""

@@ -22,9 +22,15 @@ PLANS = words(
     UnresolvedEventTimeWatermark Join Union UnresolvedWith UnresolvedSubqueryColumnAliases PipeOperator
     Distinct Pivot Unpivot Generate UnresolvedQualify GlobalLimit LocalLimit Sort Intersect Except
     WithWindowDefinition LateralJoin UnresolvedTVFAliases UnresolvedTableValuedFunction
-    UnresolvedInlineTable"""
+    UnresolvedInlineTable UnresolvedHint"""
 )
 """Logical plan nodes of a parsed query; unsupported joins and unions pass here and are refused by name later."""
+
+HINTS = words("broadcast broadcastjoin mapjoin merge mergejoin shuffle_hash shuffle_merge")
+"""Hints that a query may have, about joins with tables; they change no row."""
+
+PARTITIONINGS = words("Repartition RepartitionByExpression RebalancePartitions")
+"""Logical plan nodes that only say how rows are divided among tasks."""
 
 EXPRESSIONS = words(
     """UnresolvedAttribute Literal Alias UnresolvedAlias UnresolvedStar UnresolvedFunction
@@ -51,7 +57,7 @@ SUBQUERIES = words("Exists ListQuery ScalarSubquery LateralSubquery")
 WINDOWS = frozenset({"window", "session_window", "window_time", "count_window", "cumulate_window"})
 """Functions that make windows; those that this version does not support are refused by name later."""
 
-AGGREGATES = SPELLINGS | {"product", "grouping", "grouping_id"}
+AGGREGATES = SPELLINGS | {"grouping", "grouping_id"}
 """Aggregate functions; those that this version does not answer are refused by name later."""
 
 SCALARS = words(
@@ -96,8 +102,8 @@ SCALARS = words(
 )
 """Functions of one row."""
 
-GENERATORS = words("explode explode_outer posexplode posexplode_outer inline inline_outer stack")
-"""Functions that make a row for each element of an array or map."""
+GENERATORS = words("explode explode_outer json_tuple posexplode posexplode_outer inline inline_outer stack")
+"""Functions that make rows, such as one for each element of an array or map."""
 
 RANKS = frozenset(ORDERED) - {RUNNING_TOTAL}
 """Ranks, and values of other rows in an order. A running total is called by the name of its aggregate."""
@@ -150,7 +156,6 @@ REFUSED = {
         tuple_sketch_agg_integer tuple_union_agg_double tuple_union_agg_integer vector_avg vector_sum"""
     ),
     "needs rows in an order": words("counter_diff"),
-    "makes rows, which only explode, posexplode, inline and stack may do": words("json_tuple"),
 }
 """Why queries may not call the other functions of Spark's registry: reason -> names."""
 

@@ -52,7 +52,7 @@ CLAUSES = {
     "UnresolvedTableValuedFunction": (
         "this function as a table", "Use explode, posexplode, inline or stack, or a view over a file with the rows."
     ),
-    "UnresolvedHint": ("a hint", "Leave it out: a pond plans its joins itself."),
+    "CollectMetrics": ("observe(…)", "Leave it out, and count events by an aggregate of another query."),
     "RelationTimeTravel": ("VERSION or TIMESTAMP AS OF", AS_OF),
     "ScriptTransformation": ("TRANSFORM", "Use a function that the operator registers (docs/functions.md)."),
     "TransformScript": ("TRANSFORM", "Use a function that the operator registers (docs/functions.md)."),
@@ -64,9 +64,10 @@ CLAUSES = {
 }
 """Plan node -> its name in SQL or the DataFrame API, and what to write instead."""
 
+COLLATED = "Cast it to string, and bring texts that are to be equal to one form: lower(CAST(k AS STRING))."
+
 FUNCTIONS = {
     "counter_diff": "Subtract the earlier value: v - lag(v) OVER (PARTITION BY k ORDER BY ts).",
-    "json_tuple": "Write from_json(j, 'a STRING, b STRING') AS s in a sub-query, and use s.a and s.b above it.",
 }
 """Function -> what to write instead; only functions that have a replacement are listed."""
 

@@ -323,6 +323,7 @@ class Catalyst:
             "expressions.EliminatePipeOperators",
             "optimizer.EliminateSQLFunctionNode",
             "optimizer.ReplaceExpressions",
+            "optimizer.ReplaceUpdateFieldsExpression",
             "optimizer.RewriteWithExpression",
         ):
             plan = self.module(rule).apply(plan)

@@ -24,6 +24,7 @@ from millpond.spark.catalyst.allow_list import (
     EXPRESSIONS,
     FUNCTIONS,
     GENERATORS,
+    HINTS,
     MOMENTS,
     PLANS,
     SUBQUERIES,
@@ -258,6 +259,8 @@ def _judge_plan(visit: _Visit, judged: GatedQuery) -> list[_Visit]:
         _judge_constants([node.limitExpr()], "LIMIT")
     if kind == "Pivot":
         _judge_constants(items(node.pivotValues()), "PIVOT")
+    if kind == "UnresolvedHint" and str(node.name()).lower() not in HINTS:
+        raise _refused(node, f"the hint {node.name()}", "Leave it out: a pond plans its joins itself.")
     visits: list[_Visit] = []
     if kind == "WithWindowDefinition":
         definitions = items(node.windowDefinitions().values().toSeq())

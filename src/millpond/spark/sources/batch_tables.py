@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 
 from millpond.errors import UnsupportedQuery
+from millpond.spark.catalyst.allow_list import PARTITIONINGS
 from millpond.spark.catalyst.private_names import (
     Catalyst,
     JavaObject,
@@ -24,7 +25,7 @@ from millpond.spark.catalyst.private_names import (
 from millpond.spark.catalyst.spark_expressions import check_stable, tree_of
 
 _SHAPES = frozenset({"Project", "Filter", "Join", "Union", "Aggregate", "Distinct", "Deduplicate"})
-_TRANSPARENT = frozenset({"ResolvedHint", "SubqueryAlias"})
+_TRANSPARENT = PARTITIONINGS | {"ResolvedHint", "SubqueryAlias"}
 _ROWS = ("LogicalRDD", "LocalRelation")
 _IGNORED = re.compile("^path$|password|secret|token|key|user", re.IGNORECASE)
 MAX_ROWS = 10_000

@@ -21,7 +21,7 @@ def test_each_function_is_answered_from_measures_or_from_events() -> None:
 
 def test_the_event_log_knows_each_function_and_refuses_others() -> None:
     assert [one.name for one in map(event_function, LOGGED) if one.ordered] == [
-        "collect_list", "first", "last", "min_by", "max_by", "listagg",
+        "collect_list", "first", "last", "min_by", "max_by", "listagg", "product",
     ]  # fmt: skip
     assert {one.name: one.needs for one in map(event_function, LOGGED) if one.needs is not None} == {
         "first": (), "last": (), "min_by": (1,), "max_by": (1,), "listagg": (0,), "listagg_distinct": (0,),

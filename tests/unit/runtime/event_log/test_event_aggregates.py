@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given as drawn
+from hypothesis import strategies as st
 from msgspec import UNSET
 
+from kit.naive.queries.windows import aggregate as naive_aggregate
 from millpond.kernels.columns import to_arrow
 from millpond.kernels.ranks import ranks
-from millpond.model.aggregates import Aggregate
+from millpond.model.aggregates import DISTINCT_VALUES, Aggregate
 from millpond.model.expressions import Column, call, literal
 from millpond.plan.groups.event_log import log_plan, logged_rows, ties_of
 from millpond.runtime.event_log.event_aggregates import ResultRows, input_of_windows, rows_of, value_of
@@ -186,3 +189,19 @@ def test_functions_that_compare_values_show_one_zero(function: str, values: list
     found = ResultRows(np.array([0]), np.array([0]), np.array([10]))
     shown = answered(aggregate, events([0] * len(values), [1] * len(values), list(values)), found)
     assert repr(shown) == ("[[0.0]]" if function == "collect_set" else "[0.0]")
+
+
+_NUMBERS = st.none() | st.sampled_from([0.0, -0.0, 1.5, -2.0, 1e200, math.nan, math.inf]) | st.floats(-9, 9)
+
+
+@pytest.mark.parametrize("function", ["product", *(name for name in DISTINCT_VALUES if name != "bit_xor_distinct")])
+@drawn(rows=st.lists(st.tuples(st.integers(0, 2), _NUMBERS), min_size=1, max_size=12))
+def test_products_and_functions_of_distinct_values_are_those_of_the_naive_twin(
+    function: str, rows: list[tuple[int, float | None]]
+) -> None:
+    wanted = Aggregate(function, X, None, "double")
+    slots, values = [slot for slot, _ in rows], [value for _, value in rows]
+    found = ResultRows(np.arange(3), np.zeros(3, np.int64), np.full(3, len(rows) + 1))
+    ours = answered(wanted, events(slots, list(range(len(rows))), values), found)
+    places = [[(place, value) for place, (slot, value) in enumerate(rows) if slot == own] for own in range(3)]
+    assert repr(ours) == repr([naive_aggregate(wanted, own) for own in places])

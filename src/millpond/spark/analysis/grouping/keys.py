@@ -11,6 +11,7 @@ import re
 from millpond.errors import UnsupportedQuery
 from millpond.model.expressions import Call, Column, Expression, Literal, call, field_of, struct_of
 from millpond.model.types import KEY_TYPES, is_known, is_struct, parts_of, struct_fields
+from millpond.spark.catalyst.cures import COLLATED
 from millpond.spark.catalyst.private_names import JavaObject, text_of, type_of
 
 
@@ -25,6 +26,8 @@ def check_key(key: JavaObject, served: str | None) -> None:
         cure = f"Cast it to one of {', '.join(sorted(KEY_TYPES))}, a decimal or a struct of these."
         if re.search(r"\b(array|map)<", kind):
             cure = f"Group by a text with its elements: to_json({text_of(key)})."
+        if " collate " in kind:
+            cure = COLLATED
         raise UnsupportedQuery(f"The key `{text_of(key)}` is of type {kind}, by which a pond does not group.", cure)
     if served is not None and is_struct(kind):
         raise UnsupportedQuery(

@@ -1,18 +1,19 @@
-"""Rewrites aggregations whose keys are intervals or bytes, or that sum intervals, to ones of numbers and texts.
+"""Rewrites aggregations whose keys are intervals, bytes or arrays, or that sum intervals, to ones of numbers and texts.
 
     SELECT a - b AS wait, sum(c - d) FROM … GROUP BY a - b
 
 is grouped by the microseconds of `a - b`, and sums those of `c - d`; the results are intervals again. Bytes are grouped
-by their hexadecimal text.
+by their hexadecimal text, and arrays by their JSON.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from millpond.errors import UnsupportedQuery
-from millpond.model.types import INTERVAL
+from millpond.model.types import FLOATS, INTEGERS, INTERVAL, is_array, is_decimal, is_struct, parts_of
 from millpond.spark.analysis.grouping.grouping_sets import is_of_sets
 from millpond.spark.analysis.joins.plan_nodes import constant, logical
 from millpond.spark.catalyst.private_names import (
@@ -25,6 +26,8 @@ from millpond.spark.catalyst.private_names import (
     text_of,
     type_of,
 )
+
+_EXACT_JSON = ("string", "boolean", *INTEGERS, *FLOATS)
 
 
 class _Key(NamedTuple):
@@ -53,7 +56,7 @@ def with_storable_keys(catalyst: Catalyst, node: JavaObject, served: str | None)
     if served is not None and made:
         raise UnsupportedQuery(
             f"{served} is served, and its key `{text_of(made[0].key)}` is of type {type_of(made[0].key)}.",
-            "Group by a value by which rows can be looked up: hex(b), or timestampdiff(SECOND, earlier, later).",
+            "Group by a value by which rows can be looked up: hex(b), to_json(a), or timestampdiff(SECOND, a, b).",
         )
     rewritten = [_result(catalyst, one, made) for one in results]
     if not made and all(new is old for new, old in zip(rewritten, results, strict=True)):
@@ -63,6 +66,20 @@ def with_storable_keys(catalyst: Catalyst, node: JavaObject, served: str | None)
     return logical(catalyst, "Aggregate", stored, rewritten, node.child(), node.hint())
 
 
+def compared_value(catalyst: Catalyst, column: JavaObject) -> JavaObject:
+    """What a column is compared by where repeated rows are removed; the rows show the column itself.
+
+    Values with floating numbers are not compared by their JSON, because it has one zero, and rows show both.
+    """
+    kind = type_of(column)
+    if kind == "binary":
+        return catalyst.make("Hex", column)
+    is_nested = is_array(kind) or is_struct(kind)
+    if not is_nested or not _has_exact_json(kind) or re.search(r"\b(float|double)\b", kind):
+        return column
+    return _as_json(catalyst, column).stored
+
+
 def _stored(catalyst: Catalyst, key: JavaObject) -> _Key | None:
     if type_of(key) == INTERVAL:
         micros = _micros(catalyst, key)
@@ -70,7 +87,25 @@ def _stored(catalyst: Catalyst, key: JavaObject) -> _Key | None:
     if type_of(key) == "binary":
         text = catalyst.make("Hex", key)
         return _Key(key, text, catalyst.make("Unhex", text))
+    if "array<" in type_of(key) and _has_exact_json(type_of(key)):
+        return _as_json(catalyst, key)
     return None
+
+
+def _has_exact_json(kind: str) -> bool:
+    """Whether equal values have equal JSON, from which `from_json` restores them."""
+    if is_array(kind) or is_struct(kind):
+        return all(map(_has_exact_json, parts_of(kind)))
+    return kind in _EXACT_JSON or is_decimal(kind)
+
+
+def _as_json(catalyst: Catalyst, key: JavaObject) -> _Key:
+    """A key as a field of a JSON object, so that NULL is not an empty array; with one zero and one NaN."""
+    normal = catalyst.module("optimizer.NormalizeFloatingNumbers").normalize(key)
+    object_ = catalyst.make("CreateNamedStruct", [catalyst.literal("a"), normal])
+    text = catalyst.make("StructsToJson", object_).withTimeZone("UTC")
+    read = catalyst.make("JsonToStructs", text, catalyst.literal(f"a {type_of(key)}")).withTimeZone("UTC")
+    return _Key(key, text, catalyst.make("GetStructField", read, 0, catalyst.none))
 
 
 def _result(catalyst: Catalyst, expression: JavaObject, keys: Sequence[_Key]) -> JavaObject:

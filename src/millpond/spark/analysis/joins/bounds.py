@@ -51,12 +51,17 @@ class Bound(NamedTuple):
     exact: bool
 
 
-def bound_of(catalyst: Catalyst, condition: JavaObject, side_of: SideOfTime) -> Bound | None:
-    """The bound that a comparison sets on the two event times; None if it does not compare exactly these two."""
+def bound_of(
+    catalyst: Catalyst, condition: JavaObject, side_of: SideOfTime, defined: Callable[[JavaObject], JavaObject]
+) -> Bound | None:
+    """The bound that a comparison sets on the two event times; None if it does not compare exactly these two.
+
+    `defined` returns the expression that a column stands for. Spark computes `x + y` of `x + y BETWEEN …` as a column.
+    """
     kind = kind_of(condition)
     if kind not in _ORDER:
         return None
-    first, second = (_linear(catalyst, part, side_of) for part in children(condition))
+    first, second = (_linear(catalyst, part, side_of, defined) for part in children(condition))
     if first is None or second is None:
         return None
     if kind.startswith("LessThan"):
@@ -74,26 +79,31 @@ def bound_of(catalyst: Catalyst, condition: JavaObject, side_of: SideOfTime) -> 
     return Bound(-us - whole.slack_us, None, exact)
 
 
-def _linear(catalyst: Catalyst, node: JavaObject, side_of: SideOfTime) -> _Linear | None:
+def _linear(
+    catalyst: Catalyst, node: JavaObject, side_of: SideOfTime, defined: Callable[[JavaObject], JavaObject]
+) -> _Linear | None:
     kind = kind_of(node)
     if kind in _TIMES:
         found = side_of(node)
-        return None if found is None else _Linear(int(found[0] == LEFT), int(found[0] == RIGHT), found[1])
+        if found is not None:
+            return _Linear(int(found[0] == LEFT), int(found[0] == RIGHT), found[1])
+        made = defined(node)
+        return None if made is node else _linear(catalyst, made, side_of, defined)
     if kind in ("Cast", "Alias", "KnownNullable") and not node.foldable():
         inner = children(node)[0]
         same = {type_of(node), type_of(inner)} == {"timestamp"}
-        return _linear(catalyst, inner, side_of) if same else None
+        return _linear(catalyst, inner, side_of, defined) if same else None
     if kind == "TimestampAddInterval":
-        return _moved(catalyst, node, side_of)
+        return _moved(catalyst, node, side_of, defined)
     if kind == "TimestampAdd":
-        start = _linear(catalyst, node.timestamp(), side_of)
+        start = _linear(catalyst, node.timestamp(), side_of, defined)
         unit = _UNITS.get(str(node.unit()).upper())
         if start is None or unit is None or not node.quantity().foldable():
             return None
         quantity = catalyst.constant(node.quantity())
         return start._replace(us=start.us + quantity * unit) if isinstance(quantity, int) else None
     if kind == "SubtractTimestamps":
-        first, second = (_linear(catalyst, part, side_of) for part in children(node))
+        first, second = (_linear(catalyst, part, side_of, defined) for part in children(node))
         # This is a difference of wall clocks, which may have been set forward or back between the two times.
         if first is None or second is None:
             return None
@@ -104,9 +114,11 @@ def _linear(catalyst: Catalyst, node: JavaObject, side_of: SideOfTime) -> _Linea
     return None
 
 
-def _moved(catalyst: Catalyst, node: JavaObject, side_of: SideOfTime) -> _Linear | None:
+def _moved(
+    catalyst: Catalyst, node: JavaObject, side_of: SideOfTime, defined: Callable[[JavaObject], JavaObject]
+) -> _Linear | None:
     time, interval = children(node)
-    start = _linear(catalyst, time, side_of)
+    start = _linear(catalyst, time, side_of, defined)
     if start is None or not interval.foldable():
         return None
     us = _interval_us(catalyst, interval)

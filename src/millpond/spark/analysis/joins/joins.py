@@ -214,7 +214,7 @@ class _JoinReader:
             if bound is not None:
                 bounds.append(bound)
                 continue
-            bound = bound_of(self._catalyst, part, self._side_of_time)
+            bound = bound_of(self._catalyst, part, self._side_of_time, self._defined)
             if window is not None:
                 windows.append(window)
             elif bound is not None:
@@ -263,7 +263,7 @@ class _JoinReader:
 
     def _side_of(self, expression: JavaObject) -> str | None:
         """The only side whose columns an expression uses; None if there is no such side."""
-        sides = {self._owned[id_of(column)] for column in references(expression)}
+        sides = {self._owned.get(id_of(column)) for column in references(expression)}
         return sides.pop() if len(sides) == 1 else None
 
     def _same_window(self, left: JavaObject, right: JavaObject) -> Sliding | None:
@@ -331,6 +331,11 @@ class _JoinReader:
             return None
         known = self._times.setdefault(side, node)
         return (side, 0) if id_of(known) == id_of(node) else None
+
+    def _defined(self, node: JavaObject) -> JavaObject:
+        """The expression that a column of one side stands for; the node itself if it stands for none."""
+        side = self._side_of(node)
+        return node if side is None else self._sides[side].input_plan.unaliased(node)
 
     def _timing(self, side: str) -> Timing | None:
         """The event time and delay that a side declares, whether or not the condition uses them."""

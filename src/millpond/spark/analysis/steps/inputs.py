@@ -13,13 +13,13 @@ from millpond.model.endpoints import Sink
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Stream
-from millpond.model.windows import RUNNING, Sliding
+from millpond.model.windows import RUNNING
 from millpond.plan.upstream.rows_as_stream import inner_stream, passed_column, stream_of_steps, united_stream
 from millpond.plan.upstream.steps import over, times_in
 from millpond.spark.analysis.aggregation_input import InputPlan
 from millpond.spark.analysis.input_streams import QueryInput, find_source
 from millpond.spark.analysis.query_terms import Extraction, Terms
-from millpond.spark.analysis.steps.row_windows import grids_of
+from millpond.spark.analysis.steps.row_windows import grids_of, nullable_times
 from millpond.spark.analysis.steps.step_boundaries import columns_read, unseen_rows_error
 from millpond.spark.analysis.user_aggregates import UserFunctions
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, id_of, kind_of, outputs
@@ -59,7 +59,7 @@ class Inputs:
         if not plan.is_step:
             found = find_source(self._catalyst, plan, self._streams, self._relation, timed=timed)
             upstreams = tuple(self._earlier[name] for name in found.stream.upstreams if name in self._earlier)
-            return replace(found, upstreams=upstreams, grids=self._grids(upstreams, self._earlier))
+            return _over_rows(found, upstreams, self._earlier)
         if any(step.makes_rows for step in plan.steps):
             raise unseen_rows_error(
                 "exploded, joined with a table or compared with a sub-query",
@@ -78,7 +78,7 @@ class Inputs:
         self._below[name] = below
         known = {**self._earlier, **{one.query.name: one.query for lower in below for one in lower.inner}}
         queries = tuple(one.query for one in below)
-        return QueryInput(stream, dict(columns), upstreams=queries, grids=self._grids(queries, known))
+        return _over_rows(QueryInput(stream, dict(columns)), queries, known)
 
     def _lower(self, node: JavaObject, terms: Terms) -> Extraction:
         """The step that emits the rows of a plan node."""
@@ -101,13 +101,6 @@ class Inputs:
         columns = {id_of(own): terms.columns[id_of(one)] for own, one in pairs if id_of(one) in terms.columns}
         return self._lower(branch, terms._replace(columns=columns))
 
-    def _grids(self, upstreams: Sequence[AnyQuery], known: Mapping[str, AnyQuery]) -> Mapping[str, Sliding]:
-        """The tumbling windows that the rows of all of these queries have, by column; see `grids_of`."""
-        if not upstreams:
-            return {}
-        first, *others = [grids_of(upstream, known) for upstream in upstreams]
-        return {name: grid for name, grid in first.items() if all(other.get(name) == grid for other in others)}
-
     def finished(self, extraction: Extraction) -> Extraction:
         """The extraction of the step, with the final names of the steps below it."""
         names: dict[str, str] = {}
@@ -128,6 +121,16 @@ class Inputs:
             query=over(extraction.query, names), stream=renamed(extraction.stream),
             also=tuple((renamed(stream), derived) for stream, derived in extraction.also), inner=tuple(inner.values()),
         )  # fmt: skip
+
+
+def _over_rows(source: QueryInput, upstreams: tuple[AnyQuery, ...], known: Mapping[str, AnyQuery]) -> QueryInput:
+    """The input with what is known of the rows of `upstreams`; `known`: the queries whose rows these may read."""
+    if not upstreams:
+        return source
+    first, *others = [grids_of(upstream, known) for upstream in upstreams]
+    grids = {name: grid for name, grid in first.items() if all(other.get(name) == grid for other in others)}
+    nullable = frozenset[str]().union(*(nullable_times(upstream, known) for upstream in upstreams))
+    return replace(source, upstreams=upstreams, grids=grids, nullable_times=nullable)
 
 
 def _timed(branch: Extraction, event_time: str) -> AnyQuery:

@@ -1,12 +1,14 @@
 """Rewrites clauses of an analysed plan to fewer equivalent forms.
 
 UNPIVOT, `stack` and table functions such as `LATERAL explode(…)` become `LATERAL VIEW inline(…)` or `explode(…)`.
+`json_tuple`, which makes one row of an event, becomes columns. Partitionings are left out.
 INTERSECT and EXCEPT become joins, by the rules of Spark's optimiser. DISTINCT of rows with a window, below or above an
 aggregation, becomes GROUP BY. Functions over frames of time and over frames of rows become two steps.
 """
 
 from __future__ import annotations
 
+import re
 from itertools import chain
 
 from millpond.errors import UnsupportedQuery
@@ -14,6 +16,7 @@ from millpond.model.types import EVENT_TIME_TYPES
 from millpond.spark.analysis.frames import counts_rows
 from millpond.spark.analysis.joins.plan_nodes import join, logical
 from millpond.spark.analysis.steps.step_boundaries import cut_below
+from millpond.spark.catalyst.allow_list import PARTITIONINGS
 from millpond.spark.catalyst.private_names import (
     Catalyst,
     JavaObject,
@@ -24,6 +27,7 @@ from millpond.spark.catalyst.private_names import (
     kind_of,
     optional,
     outputs,
+    text_of,
     type_of,
     window_mark,
 )
@@ -33,6 +37,8 @@ _ROWS = ("Project", "Filter", "SubqueryAlias")
 ON_TRUE = "Write ON true after it."
 MOST_ROWS = 100
 """The most rows that `stack` or UNPIVOT may make of an event."""
+_FIELD = re.compile(r"[^'?]+")
+"""The names of fields that a path of JSON can have in quotes."""
 MOST_COMPARED = 250
 """The most columns that INTERSECT or EXCEPT may compare; Spark nests the comparisons in each other."""
 
@@ -42,6 +48,8 @@ def normalise_clauses(catalyst: Catalyst, node: JavaObject, *, grouped: bool = F
     if not node.isStreaming():
         return node
     kind = kind_of(node)
+    if kind in PARTITIONINGS:
+        return normalise_clauses(catalyst, node.child(), grouped=grouped)
     below = kind == "Aggregate" or (grouped and kind in _ROWS)
     parts = [normalise_clauses(catalyst, child, grouped=below) for child in children(node)]
     node = catalyst.rebuilt(node, parts)
@@ -49,6 +57,8 @@ def normalise_clauses(catalyst: Catalyst, node: JavaObject, *, grouped: bool = F
         return _unpivoted(catalyst, node)
     if kind == "Generate" and kind_of(node.generator()) == "Stack":
         return _stacked(catalyst, node)
+    if kind == "Generate" and kind_of(node.generator()) == "JsonTuple":
+        return _json_fields(catalyst, node)
     if kind == "Window":
         return _with_one_kind_of_frame(catalyst, node)
     if kind == "LateralJoin":
@@ -149,6 +159,25 @@ def _stacked(catalyst: Catalyst, node: JavaObject) -> JavaObject:
     return _inline(catalyst, typed, attributes, node.child(), outer=bool(node.outer()))
 
 
+def _json_fields(catalyst: Catalyst, node: JavaObject) -> JavaObject:
+    """The fields that `json_tuple` reads, each by a path; all of them are NULL if any part of the text is malformed."""
+    text, *names = children(node.generator())
+    is_object = catalyst.not_null(catalyst.make("JsonObjectKeys", text).replacement())
+    nothing = catalyst.literal("")
+    columns = []
+    for name, column in zip(names, items(node.generatorOutput()), strict=True):
+        field = catalyst.constant(name) if name.foldable() else None
+        if not isinstance(field, str) or field == "*" or not _FIELD.fullmatch(field):
+            raise UnsupportedQuery(
+                f"`{text_of(node.generator())}` reads a field whose name is not a plain constant.",
+                "Write from_json(j, 'a STRING, b STRING') AS s in a sub-query, and use s.a and s.b above it.",
+            )
+        value = catalyst.make("GetJsonObject", text, catalyst.literal(f"$['{field}']"))
+        unknown = catalyst.make("Literal", None, nothing.dataType())
+        columns.append(catalyst.alias(catalyst.make("If", is_object, value, unknown), str(column.name()), column))
+    return logical(catalyst, "Project", [*outputs(node.child()), *columns], node.child())
+
+
 def _lateral(catalyst: Catalyst, node: JavaObject) -> JavaObject:
     """A join with the rows of a table function of the event, or with expressions; others stay as they are."""
     layers: list[list[JavaObject]] = []
@@ -180,7 +209,7 @@ def _lateral(catalyst: Catalyst, node: JavaObject) -> JavaObject:
     )  # fmt: skip
     for layer in reversed(layers):
         plan = logical(catalyst, "Project", [*outputs(node.left()), *layer], plan)
-    if kind_of(generator) == "Stack":
+    if kind_of(generator) in ("Stack", "JsonTuple"):
         plan = normalise_clauses(catalyst, plan)
     return plan if always else logical(catalyst, "Filter", condition, plan)
 

@@ -6,11 +6,11 @@ of the rows, and closes when the upstream query has emitted all rows of the wind
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from millpond.errors import UnsupportedQuery
-from millpond.model.expressions import Call, Column, Expression
+from millpond.model.expressions import Call, Column, Expression, conjuncts_of
 from millpond.model.join import LEFT, RIGHT, Join
 from millpond.model.query import Named, Query
 from millpond.model.selection import AnyQuery, Selection
@@ -24,6 +24,8 @@ from millpond.spark.catalyst.private_names import Catalyst, JavaObject, id_of, k
 
 _ONE_MICROSECOND = Sliding(1, 1)
 _EARLIEST = ("start", "time", "end")
+_OF_KNOWN = ("isnotnull", "eq", "lt", "le", "gt", "ge")
+"""Operators that are not TRUE if their first argument is NULL."""
 
 
 class RowWindow(NamedTuple):
@@ -54,16 +56,18 @@ def row_column(node: JavaObject, plan: InputPlan, source: QueryInput) -> str | N
     return None if found is None else found.name
 
 
-def grouped_rows(keys: Mapping[int, str | None], source: QueryInput, *, final: bool) -> RowWindow | None:
+def grouped_rows(
+    keys: Mapping[int, str | None], source: QueryInput, nullable: Collection[str], *, final: bool
+) -> RowWindow | None:
     """The window by which the rows of a query are grouped if no window was made for it; None for other inputs.
 
-    `keys` are the results of `row_column` by expression id. `final`: see `row_window`.
+    `keys` are the results of `row_column` by expression id. `nullable` and `final`: see `row_window`.
 
     Raises:
         UnsupportedQuery: see `row_window`; or the branches of a UNION ALL have different windows.
     """
     named = {identity: name for identity, name in keys.items() if name is not None}
-    found = [row_window(named, upstream, source.grids, final=final) for upstream in source.upstreams]
+    found = [row_window(named, upstream, source.grids, nullable, final=final) for upstream in source.upstreams]
     if any(one != found[0] for one in found):
         raise UnsupportedQuery(
             f"Rows are grouped by {', '.join(named.values())}, but the branches of the union have different windows.",
@@ -82,13 +86,14 @@ def _emits_single_events(window: Window) -> bool:
 
 
 def row_window(
-    keys: Mapping[int, str], upstream: AnyQuery, grids: Mapping[str, Sliding], *, final: bool
+    keys: Mapping[int, str], upstream: AnyQuery, grids: Mapping[str, Sliding], nullable: Collection[str], *, final: bool
 ) -> RowWindow | None:
     """The window by which rows are grouped; `keys` are the keys that are columns of the rows, by expression id.
 
     Rows of one hopping window have one time, that of its last microsecond, so they are grouped by this time
-    and the window. `grids`: see `grids_of`. `final`: each row is emitted once, so rows can also be grouped by a column
-    that is their event time: its groups are windows of a microsecond. Returns None if no key is a part of a window.
+    and the window. `grids`: see `grids_of`; `nullable`: see `nullable_times`. `final`: each row is emitted once, so
+    rows can also be grouped by a column that is their event time: its groups are windows of a microsecond. Returns None
+    if no key is a part of a window.
 
     Raises:
         UnsupportedQuery: a key is a window that does not show when its rows are complete, or all keys that are times
@@ -115,12 +120,12 @@ def row_window(
         if not final or _has_sessions(upstream):
             return None
         moments = {name: identity for identity, name in keys.items() if name in times}
-        never_null = [name for name in moments if not _may_be_null(upstream, name)]
+        never_null = [name for name in moments if name not in nullable]
         if moments and not never_null:
             raise UnsupportedQuery(
                 f"Rows of an outer join are grouped by {next(iter(moments))}, which is NULL in rows without a partner, "
                 "so the group of these rows would never be final.",
-                "Group by the event time of the other side as well, or leave out these rows by an inner join.",
+                "Group by the event time of the other side as well, or leave out these rows: WHERE … IS NOT NULL.",
             )
         return next((RowWindow(name, _ONE_MICROSECOND, {moments[name]: "window.start"}) for name in never_null), None)
     first = min(own, key=lambda identity: _EARLIEST.index(own[identity]))
@@ -129,10 +134,26 @@ def row_window(
     return RowWindow(keys[first], window, {identity: f"window.{part}" for identity, part in own.items()})
 
 
-def _may_be_null(upstream: AnyQuery, time: str) -> bool:
-    """Whether a time of rows is that of one side of an outer join, which is NULL in rows of the other side alone."""
-    sides = join_times(upstream)[time].sides if isinstance(upstream, Join) else ()
-    return isinstance(upstream, Join) and len(sides) == 1 and upstream.preserves(LEFT if sides[0] == RIGHT else RIGHT)
+def nullable_times(query: AnyQuery, queries: Mapping[str, AnyQuery]) -> frozenset[str]:
+    """The times of one side of an outer join, which are NULL in rows of the other side alone.
+
+    `queries` are those whose rows the query may read. If WHERE needs a value of the side, there are no such rows.
+    """
+    if isinstance(query, Selection) and query.stream in queries:
+        lower = nullable_times(queries[query.stream], queries)
+        return frozenset(item.name for item in query.output if passed_column(query, item.name) in lower)
+    if not isinstance(query, Join):
+        return frozenset()
+    present = {name.partition(":")[0] for name in columns_required(query.having)}
+    nullable = {LEFT: query.preserves(RIGHT), RIGHT: query.preserves(LEFT)}
+    one_side = {name: time.sides[0] for name, time in join_times(query).items() if len(time.sides) == 1}
+    return frozenset(name for name, side in one_side.items() if nullable[side] and side not in present)
+
+
+def columns_required(condition: Expression | None) -> frozenset[str]:
+    """The columns of which NULL does not meet a condition, as far as this is seen from its comparisons."""
+    parts = [part for part in conjuncts_of(condition) if isinstance(part, Call) and part.op in _OF_KNOWN]
+    return frozenset(part.args[0].name for part in parts if isinstance(part.args[0], Column))
 
 
 def _has_sessions(upstream: AnyQuery) -> bool:
