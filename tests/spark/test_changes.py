@@ -28,7 +28,7 @@ from kit.programs.shared_java import joining
 from kit.servers.servers import until
 from millpond import Pond
 from millpond.control.pond import readings as pond_readings
-from millpond.errors import ChangeRefused, NotServingError, UnsupportedQuery
+from millpond.errors import ChangeRefused, NotServingError, QueryTypeError, UnsupportedQuery
 from millpond.log.locations.local_folder import LocalFolder
 from millpond.log.manifest import Manifests, load
 from millpond.log.port import Log
@@ -602,9 +602,18 @@ def test_queries_are_changed_from_another_thread_on_a_silent_pond(spark: SparkSe
     with Pond(spark, tmp_path / "pond", instances=2) as pond:
         pond.stream(stream(tmp_path / "in"))
         pond.stream(stream(tmp_path / "more", "more"))
-        pond.add("spend", SPEND)
+        pond.add("spend", SPEND, serve=True)
         pond.start()
         until(lambda: read_by(pond, "spend") == 80, "the pond has read all events", 240)
+        with pytest.raises(ChangeRefused, match="running already"):
+            pond.run()
+        for wrong in ((), (1, 2), ([],)):
+            with pytest.raises(QueryTypeError, match="is no key of spend"):
+                pond.lookup("spend", *wrong)
+        with pytest.raises(QueryTypeError, match="'out', which is no Sink"):
+            pond.add("wide", WIDE, sink="out")  # type: ignore[arg-type]
+        with pytest.raises(QueryTypeError, match="has no name"):
+            pond.add("", WIDE)
         pond.add("wide", WIDE)  # more columns
         pond.add("other", SPEND.replace("STREAM tx", "STREAM more"))  # a stream more
         pond.drop("spend")

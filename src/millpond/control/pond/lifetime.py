@@ -134,7 +134,7 @@ class Lifetime:
         self.location = location
         self.opened: OpenPond | None = None
         self._spark, self._declarations, self._readings, self._observers = spark, declarations, readings, observers
-        self._opening, self._ended = threading.RLock(), False
+        self._opening, self._running, self._ended = threading.RLock(), threading.Lock(), False
         self._probation = Probation(location.address.folder)
         self._stalled = StalledEpoch(stalled_after, self._suspects, self._evaluated, on_alive)
 
@@ -258,8 +258,17 @@ class Lifetime:
         of the logger `millpond.pond` when it happens.
 
         Raises:
-            FencedError, OffsetGapError, CorruptError, PlaceError, …: see `errors`; committed results are not affected.
+            ChangeRefused: it is running already. FencedError, OffsetGapError, CorruptError, PlaceError, …: see
+            `errors`; committed results are not affected.
         """
+        if not self._running.acquire(blocking=False):
+            raise _running_already()
+        try:
+            return self._run(once=once, drain=drain)
+        finally:
+            self._running.release()
+
+    def _run(self, *, once: bool, drain: bool) -> bool:
         opened = self.open()
         try:
             finished = opened.driver.run(
@@ -400,6 +409,10 @@ class Lifetime:
             declared.forget_folder(change.name)
 
 
+def _running_already() -> ChangeRefused:
+    return ChangeRefused("The pond is running already.", "Call stop() and await_termination() first.")
+
+
 def _next_batch(manifest: Manifest) -> tuple[str, int]:
     """The Spark batch of the epoch after a manifest."""
     return manifest.spark_query, manifest.batch + 1
@@ -420,7 +433,7 @@ class BackgroundRun:
             ChangeRefused: it is running already. ForeignPondError, AheadError, LateSchemaError: see `open`.
         """
         if self.is_active():
-            raise ChangeRefused("The pond is running already.", "Call stop() and await_termination() first.")
+            raise _running_already()
         self._lifetime.open()
         self._error = None
         self._thread = threading.Thread(target=self._run, name="millpond-pond", daemon=True)

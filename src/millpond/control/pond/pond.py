@@ -27,7 +27,7 @@ from millpond.control.wiring.latest_rows import own_tables
 from millpond.control.wiring.output_folders import OutputFolders
 from millpond.control.wiring.stores_and_followers import checked_store
 from millpond.control.wiring.truth import host_cache
-from millpond.errors import MillpondError, QueryError, StoreError, one_of
+from millpond.errors import MillpondError, QueryError, QueryTypeError, StoreError, one_of
 from millpond.followers.view.view import Served, lookup
 from millpond.kernels.columns import arrow_type
 from millpond.local_path import local_path
@@ -252,14 +252,21 @@ class Pond:
         """The latest row of a served query for a key (its values in order), and the record as of which it is current.
 
         Raises:
-            QueryError: there is no such query, or the pond is not open.
+            QueryError: there is no such query, the pond is not open, or the values are no key of the query.
             StoreError: the query is not served.
         """
         opened, query = self._opened(), self._query(name)
         if opened.followers.store is None or not query.serve:
             raise StoreError(f"The query {name!r} is not served.", "Add it with serve=True.")
         group, _ = self.plan.of_query(name)
-        columns = [pa.array([value], arrow_type(kind.type)) for value, kind in zip(key, group.keys, strict=True)]
+        try:
+            columns = [pa.array([value], arrow_type(kind.type)) for value, kind in zip(key, group.keys, strict=True)]
+        except (ValueError, TypeError) as error:  # errors of Arrow are subclasses
+            types = ", ".join(one.type for one in group.keys)
+            raise QueryTypeError(
+                f"{key} is no key of {name}, which has {count_of(len(group.keys), 'value')}: {types}.",
+                f"Write pond.lookup({name!r}, …) with a value of each type.",
+            ) from error
         text, bucket = served_key(columns, 1, opened.spec.buckets, group.spread_by)
         return lookup(opened.followers.store, name, text[0].as_py(), bucket[0].as_py())
 
