@@ -318,14 +318,10 @@ class Catalyst:
         """The analysed plan without CTEs, views, pipes, aliases of relations and replaceable expressions."""
         plan = self._inline.apply(plan)
         for rule in (
-            "analysis.EliminateSubqueryAliases",
-            "analysis.EliminateView",
-            "expressions.EliminatePipeOperators",
-            "optimizer.EliminateSQLFunctionNode",
-            "optimizer.ReplaceExpressions",
-            "optimizer.ReplaceUpdateFieldsExpression",
-            "optimizer.RewriteWithExpression",
-        ):
+            "analysis.EliminateSubqueryAliases", "analysis.EliminateView", "expressions.EliminatePipeOperators",
+            "optimizer.EliminateSQLFunctionNode", "optimizer.ReplaceExpressions",
+            "optimizer.ReplaceUpdateFieldsExpression", "optimizer.RewriteWithExpression",
+        ):  # fmt: skip
             plan = self.module(rule).apply(plan)
         return plan
 
