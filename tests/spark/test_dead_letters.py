@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -13,6 +14,8 @@ from kit.servers.kafka_server import KafkaServer
 from millpond import Pond
 from millpond.control.pond.event_totals import EventCounts
 from millpond.errors import QueryTypeError, SourceError
+from millpond.log.records import EpochRecord
+from millpond.runtime.task.counters import WHOLE_POND, stream_counts
 
 TABLE = """
     CREATE TABLE {name} (ts TIMESTAMP, k STRING, v BIGINT) USING kafka
@@ -65,6 +68,28 @@ def test_dead_letters_are_kept_with_their_bytes_and_counted_for_each_query(
     ]
     assert {row["reason"] for row in letters} == {"the record has no value", "the value does not parse"}
     assert all(row["_epoch"] > 0 and row["timestamp"] is not None for row in letters)
+
+
+def test_a_source_that_only_derived_streams_read_is_shown_and_each_of_its_records_counts_once(
+    spark: SparkSession, topic: str, tmp_path: Path
+) -> None:
+    records: list[EpochRecord] = []
+    with Pond(spark, tmp_path / "pond", on_epoch=lambda epoch: records.append(epoch.record)) as pond:
+        pond.load(TABLE.format(name="tx", topic=topic, format="json", properties=f"'dead.path' = '{tmp_path}/dead'"))
+        pond.add("both", "SELECT v FROM STREAM tx UNION ALL SELECT v + 1 AS v FROM STREAM tx")
+        pond.add("each", "SELECT k, e FROM STREAM tx LATERAL VIEW explode(array(v, v)) AS e")
+        pond.add(
+            "timed", "SELECT window(t, '1 hour') AS w, count(*) AS n FROM (SELECT ts + INTERVAL 1 SECOND AS t FROM "
+            "STREAM tx) WATERMARK t DELAY OF INTERVAL 1 HOUR GROUP BY ALL",
+        )  # fmt: skip
+        pond.open()
+        assert [one.stream for one in pond.behind()] == ["tx"]
+        pond.run()
+        assert [(one.stream, one.unit, one.waiting) for one in pond.behind()] == [("tx", "records", 0)]
+    found = Counter[str]()
+    for record in records:
+        found += Counter(record.counts[WHOLE_POND]) + Counter(record.counts.get(stream_counts("tx"), {}))
+    assert (found["events"], found["malformed"], found["dead_letters"]) == (10 + len(BAD), len(BAD), len(BAD))
 
 
 def test_a_stream_that_comes_later_keeps_its_dead_letters_too(spark: SparkSession, topic: str, tmp_path: Path) -> None:

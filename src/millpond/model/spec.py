@@ -11,7 +11,7 @@ from millpond.model.change_history import ChangeEffects
 from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
-from millpond.model.stream import Relation, Stream, inner_queries, named_relations
+from millpond.model.stream import Relation, Stream, inner_queries, named_relations, source_names
 
 BUCKETS = 1024
 """The default number of buckets of a pond."""
@@ -66,6 +66,17 @@ class PondSpec(msgspec.Struct, frozen=True):
     def relations(self) -> tuple[Relation, ...]:
         """`named`; empty if the texts of queries name only `streams`."""
         return () if isinstance(self.named, msgspec.UnsetType) else self.named
+
+    @property
+    def sources(self) -> tuple[Stream, ...]:
+        """The declared streams that are read, on their own or as parts of derived streams, as far as they are stored.
+
+        A stream that only DataFrames derive others from is not stored.
+        """
+        parts = {relation.name: relation.stream for relation in self.relations}
+        known = parts | {stream.name: stream for stream in self.streams}
+        found = (known.get(name) for name in source_names(self.streams))
+        return tuple(stream for stream in found if isinstance(stream, Stream) and stream.source is not None)
 
     @property
     def all_queries(self) -> tuple[AnyQuery, ...]:

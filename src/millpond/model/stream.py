@@ -186,6 +186,14 @@ class Stream(msgspec.Struct, frozen=True):
         return () if isinstance(self.inner, msgspec.UnsetType) else (self.inner.query,)
 
 
+def source_names(streams: Iterable[Stream]) -> tuple[str, ...]:
+    """The streams that are read from a source, each once: on their own, or as parts of derived streams."""
+    streams = tuple(streams)
+    rows = {stream.name for stream in streams if stream.upstreams}
+    names = (name for one in streams for name in ((one.name,) if one.derived is None else one.derived.reads))
+    return tuple(dict.fromkeys(name for name in names if name not in rows))
+
+
 def inner_queries(streams: Iterable[Stream]) -> tuple[AnyQuery, ...]:
     """The inner queries whose rows are among the streams."""
     return tuple(step for stream in streams for step in stream.steps)

@@ -128,7 +128,7 @@ def stream_letters(spec: PondSpec) -> Iterator[StreamLetters]:
     Raises:
         PlaceError: a folder cannot be read.
     """
-    for stream in spec.streams:
+    for stream in spec.sources:
         if (sink := stream.on_malformed.sink) is None:
             continue
         folder = Path(sink_path(sink, "The folder of dead letters"))

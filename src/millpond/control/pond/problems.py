@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from millpond.control.pond.event_totals import EventTotals, QueryCounts
@@ -15,7 +15,7 @@ from millpond.log.records import EpochRecord
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
-from millpond.model.stream import Stream
+from millpond.model.stream import source_names
 from millpond.plan.explain.amounts import count_of
 from millpond.plan.upstream.steps import streams_of
 from millpond.reconfigure.catalog import query_name
@@ -187,18 +187,17 @@ def losses(counts: Mapping[str, QueryCounts], queries: Mapping[str, AnyQuery]) -
 
 
 def unread(
-    streams: Iterable[Stream], spec: PondSpec, counts: Mapping[str, QueryCounts], log: Log, head: int
+    spec: PondSpec, counts: Mapping[str, QueryCounts], log: Log, head: int
 ) -> Iterator[Problem]:
     """A problem for each source of which no event was ever read; none if older records would have to be searched."""
     readers: dict[str, list[str]] = {}
     by_name = {stream.name: stream for stream in spec.streams}
     for query in current(spec):
-        for stream in streams_of(query, by_name):
-            readers.setdefault(stream, []).append(query.name)
+        for source in source_names(by_name[name] for name in streams_of(query, by_name)):
+            readers.setdefault(source, []).append(query.name)
     silent = {
-        stream.name for stream in streams
-        if stream.source is not None and stream.name in readers
-        and not any(counts[name].whole.read for name in readers[stream.name] if name in counts)
+        source for source, names in readers.items()
+        if not any(counts[name].whole.read for name in names if name in counts)
     }  # fmt: skip
     for n, record in newest_records(log, head) if silent else ():
         if isinstance(record, EpochRecord):

@@ -111,8 +111,7 @@ class Reports:
         found = [*self._quarantined(opened), *self._problems.of_inputs(), *losses(counts, queries)]
         found += [Problem(one.code, "brokers", f"{one.what} {one.cure}", False) for one in self._brokers.found]
         if at_end:
-            sources = [stream for stream in opened.spec.streams if stream.source is not None]
-            found += unread(sources, opened.spec, counts, opened.truth.log, opened.manifest().n)
+            found += unread(opened.spec, counts, opened.truth.log, opened.manifest().n)
         return sorted(found, key=lambda problem: not problem.failure)
 
     def _quarantined(self, opened: OpenPond) -> list[Problem]:
@@ -133,7 +132,7 @@ class Reports:
 
     def _streams(self) -> Sequence[Stream]:
         opened = self._opened()
-        return () if opened is None else opened.spec.streams
+        return () if opened is None else opened.spec.sources
 
     def malformed(self, found: MalformedRows) -> None:
         """Warn of the malformed rows of a joined table."""

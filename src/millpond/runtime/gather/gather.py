@@ -135,7 +135,8 @@ class _Chunk:
         self.sources = None if self._order[0] is None else Sources.of(self._order[0])
         self._late = LateCollector(task.late.get(stream.name, ()))
         self._judged: Judged | None = None
-        self.pond_counts = Counts() if stream.chained else Counts(events=table.num_rows, bytes_read=size)
+        events = table.num_rows if stream.counted else 0
+        self.pond_counts = Counts() if stream.chained else Counts(events=events, bytes_read=size)
         self.counts = ChunkCounts(Counters({WHOLE_POND: self.pond_counts}), [])
         self.parts: list[list[GroupPart]] = [[] for _ in range(task.instances)]
 

@@ -68,7 +68,8 @@ class StreamLayout(NamedTuple):
 
     `reads`: the sources of the stream, if it is not read from the source of its own name. `chained`: its events are
     rows of a query, which are read as a frame of their own (see `runtime.inputs.upstream_rows`). `lookup`: the columns
-    that are not read, but looked up when the events have been exchanged.
+    that are not read, but looked up when the events have been exchanged. `counted`: its events count as events of the
+    pond; of the streams that are computed from one source, only one has this, so that each record counts once.
     """
 
     name: str
@@ -78,6 +79,7 @@ class StreamLayout(NamedTuple):
     reads: tuple[str, ...] = ()
     chained: bool = False
     lookup: OwnerLookup | None = None
+    counted: bool = True
 
 
 class TextStream(NamedTuple):

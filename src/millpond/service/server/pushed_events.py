@@ -31,7 +31,7 @@ def push(spec: PondSpec, name: str, key: str, events: Sequence[Mapping[str, msgs
         RequestError: the stream is unknown or does not read a folder of JSON files, or an event has an unknown column.
         ChangeRefused: the key was used for other events. PlaceError: the folder cannot be written.
     """
-    stream = next((one for one in spec.streams if one.name == name), None)
+    stream = next((one for one in (*spec.sources, *spec.streams) if one.name == name), None)
     if stream is None:
         raise RequestError(f"There is no stream {name[:80]!r}.", "GET /v1/streams lists them.")
     _check_columns(stream, events)

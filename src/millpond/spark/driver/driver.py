@@ -36,6 +36,7 @@ from millpond.log.port import Log
 from millpond.log.protocol import Writer
 from millpond.log.records import ChangeRecord, Receipt
 from millpond.model.spec import PondSpec
+from millpond.model.stream import source_names
 from millpond.placement.moves import BucketMap
 from millpond.reconfigure.apply import is_read
 from millpond.reconfigure.change_queue import ChangeQueue, Make, Prepare
@@ -241,8 +242,7 @@ class Driver:
 
     def behind(self) -> list[Behind]:
         """The backlog of each source that is read."""
-        read = [stream.name for stream in self.setting.streams if stream.source is not None]
-        return self._intake.behind(read, self._head.manifest.offsets, self._query)
+        return self._intake.behind(source_names(self.setting.streams), self._head.manifest.offsets, self._query)
 
     @property
     def direct_note(self) -> str | None:

@@ -166,6 +166,8 @@ def read(
         for base, branch in bases_of(want):
             bases[base.name] = base
             copies.setdefault(base.name, []).append(_Copy(index, want, branch))
+    counted = {min(of, key=_rows_per_record).place for of in copies.values()}
+    layouts = [layout._replace(counted=place in counted) for place, layout in enumerate(layouts)]
     most, known, unparsed = limits or {}, given or {}, texts or {}
     every = [
         _Base(spark, bases[name], of, most.get(name), known.get(name), texts=name in unparsed)
@@ -222,6 +224,15 @@ class _Copy(NamedTuple):
     place: int
     want: WantedStream
     branch: Branch | None
+
+
+def _rows_per_record(copy: _Copy) -> tuple[bool, int, int]:
+    """Sorts the forms of a source by how surely they have one row for each of its records, the surest first."""
+    branches = () if copy.want.derived is None else copy.want.derived.branches
+    sides = () if copy.branch is None else copy.branch.sides
+    joined = sum(isinstance(side, TableJoin) and not side.existence for side in sides)
+    multiplied = sum(isinstance(side, Elements | FunctionRows) for side in sides)
+    return len(branches) > 1, multiplied, joined
 
 
 class _Base:

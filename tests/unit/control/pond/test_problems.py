@@ -20,7 +20,7 @@ from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.spec import PondSpec
-from millpond.model.stream import Field, Stream
+from millpond.model.stream import Derivation, Field, Stream
 from millpond.model.windows import Sliding
 from millpond.spark.driver.epochs import Epoch
 
@@ -108,14 +108,17 @@ def test_a_source_of_which_nothing_was_ever_read() -> None:
     read, nothing = record(0, read=3), record(0, rows=1)
     tally = EventTotals()
 
-    def silent(*records: EpochRecord) -> list[str]:
-        log, spec = Records(*records), PondSpec.of((TX,), [Q], 1)
-        found = unread([TX], spec, tally.counts(), log, len(records) - 1)  # type: ignore[arg-type]
+    def silent(*records: EpochRecord, streams: tuple[Stream, ...] = (TX,)) -> list[str]:
+        log, spec = Records(*records), PondSpec.of(streams, [Q], 1)
+        found = unread(spec, tally.counts(), log, len(records) - 1)  # type: ignore[arg-type]
         return [one.text for one in found if one.failure]
 
     assert silent(nothing) == [
         "Not one event of stream tx has been read, so nothing can come out of q. Check its path or topic."
     ]
+    parts = replace(TX, source=None, made_of=Derivation("src WITH …", ("src",), "digest"))
+    (text,) = silent(nothing, streams=(parts,))
+    assert text.startswith("Not one event of stream src has been read")
     assert silent(read, nothing) == []  # an earlier run has
     assert len(silent(*[nothing] * 1000)) == 1 and silent(*[nothing] * 1001) == []  # older records are not searched
     tally.add(record(1, read=1, applied=1, late=0, dead=0, filtered=0))

@@ -22,7 +22,7 @@ from millpond.followers.runner import FollowerStatus
 from millpond.log.records import EpochRecord, Receipt
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
-from millpond.model.stream import Field, Order, Stream
+from millpond.model.stream import Derivation, Field, Order, Stream
 from millpond.model.windows import Sliding
 from millpond.runtime.inspect.timeline import EpochTimeline
 from millpond.runtime.task.counters import in_receipt
@@ -40,6 +40,7 @@ ROOT = Path(__file__).parents[4]
 PAGE = ROOT / "docs" / "metrics.md"
 MONITORING = ROOT / "deploy" / "monitoring"
 TX = Stream("tx", (Field("ts", "timestamp"), Field("p", "int"), Field("o", "bigint")), order=Order("p", "o"))
+PARTS = Stream("parts_1", TX.columns, made_of=Derivation("base WITH …", ("base",), "digest"))
 SECOND = 1_000_000
 
 
@@ -53,7 +54,7 @@ class Bench:
 
     def __init__(self, folder: Path, queries: int = 2) -> None:
         (folder / "pond.id").write_text("local")
-        self.pond = ChangingPond(folder, [TX], [counting(f"q{number}") for number in range(queries)], 1, 4)
+        self.pond = ChangingPond(folder, [TX, PARTS], [counting(f"q{number}") for number in range(queries)], 1, 4)
         self.gauges, self.leader = Gauges(lambda: 0), None
         self.supervisor: Any = SimpleNamespace(
             role="standby", took_over_s=None, failure=None, leading=self._leading, stalled=lambda: False
@@ -139,7 +140,7 @@ def test_epochs_are_counted_and_their_durations_are_histograms(bench: Bench) -> 
     for seconds in (0.3, 2.0):
         pond = {"events": 4, "bytes_read": 100, "bytes_moved": 9, "gather_us": 2 * SECOND, "fold_us": SECOND}
         stream = {"malformed": 3, "dead_letters": 4}
-        counts = {"*": pond, "q0": query, "q0@1": {"rows": 5}, "stream tx": stream}
+        counts = {"*": pond, "q0": query, "q0@1": {"rows": 5}, "stream tx": stream, "stream base": {"malformed": 1}}
         bench.epoch(counts, *receipts, seconds=seconds)
     found = bench.samples()
     assert (found["epochs_total"], found["events_total"], found["read_bytes_total"]) == (2, 8, 200)
@@ -148,6 +149,8 @@ def test_epochs_are_counted_and_their_durations_are_histograms(bench: Bench) -> 
     assert found["instance_delta_bytes_total pond_instance=0"] == 140
     assert (found["query_rows_total query=q0"], found["query_events_total fate=late query=q0"]) == (10, 2)
     assert (found["stream_malformed_records_total stream=tx"], found["stream_dead_letters_total stream=tx"]) == (6, 8)
+    assert found["stream_malformed_records_total stream=base"] == 2
+    assert "stream_malformed_records_total stream=parts_1" not in found, "its source has them"
     assert (found["epoch_duration_seconds_bucket le=0.35"], found["epoch_duration_seconds_bucket le=2.5"]) == (1, 2)
     steps = {"driver": "job", "gather": "gather"}
     sums = [found[f"epoch_step_duration_seconds_sum step={step} track={track}"] for track, step in steps.items()]

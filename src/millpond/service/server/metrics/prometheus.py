@@ -17,6 +17,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
 
 from millpond.model.endpoints import READ
+from millpond.model.stream import source_names
 from millpond.runtime.epoch import ROWS_READ, watermarks
 from millpond.runtime.gather.lateness import ANY_PARTITION
 from millpond.runtime.task.counters import FATES, stream_counts
@@ -84,6 +85,7 @@ class Metrics:
         if found is None:
             return
         manifest, streams = found[0].manifest, [one.name for one in self._verbs.streams()]
+        sources = source_names(found[1].streams)
         marks = watermarks(manifest)
         yield _gauge(
             "stream_event_time_seconds", "The event time that all partitions of a stream have reached, since 1970.",
@@ -100,7 +102,7 @@ class Metrics:
             "partition_idle", "1 for a source partition that the watermark does not wait for.", ("stream", "partition"),
             (((name, partition), 1) for name in streams for partition in manifest.idle.get(name, ())),
         )  # fmt: skip
-        totals = {name: gauges.totals(stream_counts(name)) for name in streams}
+        totals = {name: gauges.totals(stream_counts(name)) for name in sources}
         yield _counter(
             "stream_malformed_records", "Records that do not parse.", ("stream",),
             (((name,), total.malformed) for name, total in totals.items()),
