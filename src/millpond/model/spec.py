@@ -76,7 +76,7 @@ class PondSpec(msgspec.Struct, frozen=True):
         parts = {relation.name: relation.stream for relation in self.relations}
         known = parts | {stream.name: stream for stream in self.streams}
         found = (known.get(name) for name in source_names(self.streams))
-        return tuple(stream for stream in found if isinstance(stream, Stream) and stream.source is not None)
+        return tuple(stream for stream in found if isinstance(stream, Stream))
 
     @property
     def all_queries(self) -> tuple[AnyQuery, ...]:
