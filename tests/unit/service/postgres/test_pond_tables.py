@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -58,9 +60,15 @@ def test_rows_of_an_abandoned_store_are_refused(tmp_path: Path, monkeypatch: pyt
     tables.close()
 
 
+def sleep_by(monkeypatch: pytest.MonkeyPatch, do: Callable[[float], None]) -> None:
+    """Readers of rows call `do` instead of sleeping; other threads of this process sleep as before."""
+    for module in (pond_reader, pond_tables):
+        monkeypatch.setattr(module, "time", SimpleNamespace(sleep=do))
+
+
 def test_changes_do_not_outdate_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pond may stop before its view has applied the newest changes, which contain no rows."""
-    monkeypatch.setattr(pond_reader.time, "sleep", lambda _seconds: pytest.fail("the rows are current"))
+    sleep_by(monkeypatch, lambda _seconds: pytest.fail("the rows are current"))
     pond = ServedPond(tmp_path, ("visits",))
     for _ in range(2):
         pond.epoch("/home")
@@ -80,7 +88,7 @@ def test_changes_do_not_outdate_rows(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [len(batch) for batch in ServedRows(tmp_path, "visits").read(0, 64)] == [1]
     pond.epoch("/home")
     pond.pond.change(Pause("visits"))
-    monkeypatch.setattr(pond_reader.time, "sleep", lambda _seconds: None)
+    sleep_by(monkeypatch, lambda _seconds: None)
     epoch = pond.pond.manifest.epoch_n
     with pytest.raises(StoreError, match=f"as of record {applied}, and the newest epoch of the pond is record {epoch}"):
         look_up(tmp_path, "visits", ["/home"])
@@ -100,7 +108,7 @@ def test_rows_of_a_store_that_catches_up_are_read(tmp_path: Path, monkeypatch: p
         pond.epoch("/home")
 
     monkeypatch.setattr(pond_tables, "open_rows", lambda *_, **__: pond.store)  # one process opens a store once
-    monkeypatch.setattr(pond_tables.time, "sleep", catch_up)
+    sleep_by(monkeypatch, catch_up)
     assert len(tables.read([visits])[visits]) == 1
     tables.close()
 
