@@ -15,6 +15,7 @@ from millpond import Pond
 from millpond.control.pond.event_totals import EventCounts
 from millpond.errors import QueryTypeError, SourceError
 from millpond.log.records import EpochRecord
+from millpond.model.endpoints import Sink
 from millpond.runtime.task.counters import WHOLE_POND, stream_counts
 
 TABLE = """
@@ -161,6 +162,48 @@ def test_a_malformed_record_ends_a_run_unless_told_otherwise(spark: SparkSession
         pond.add("total", SUM)
         pond.run(drain=True)
         assert pond.counts()["total"].whole == EventCounts(16, 10, 0, 6)
+
+
+def test_the_policy_for_malformed_records_may_change_at_each_restart(
+    spark: SparkSession, kafka_connected: KafkaServer, topic: str, tmp_path: Path
+) -> None:
+    """A pond that a bad record has stopped continues; letters are in the folder of their time, each of them once."""
+
+    def open_pond(properties: str, most: int = 7) -> Pond:
+        pond = Pond(spark, tmp_path / "pond")
+        table = TABLE.format(name="tx", topic=topic, format="json", properties=properties)
+        pond.load(table.replace("maxOffsetsPerTrigger 7", f"maxOffsetsPerTrigger {most}"))
+        return pond
+
+    def names(pond: Pond) -> list[str]:
+        return sorted(stream.name for stream in pond.streams)
+
+    with open_pond("'max_ahead' = '1 hour'") as pond:
+        pond.add("every", "SELECT k, v FROM STREAM tx", sink=Sink("parquet", str(tmp_path / "every")))
+        pond.add("each", "SELECT k, e FROM STREAM tx LATERAL VIEW explode(array(v, v)) AS e")
+        with pytest.raises(SourceError, match="offset 1: the value does not parse"):
+            pond.run()
+        derived = names(pond)
+    first, second = tmp_path / "first", tmp_path / "second"
+    bad = b"{bad again"
+    with open_pond(f"'dead.path' = '{first}', 'dead.ratio' = '0.5'", 100) as pond:
+        pond.run()
+        assert names(pond) == derived
+        assert pond.counts()["each"].whole.dead == len(BAD)
+    kafka_connected.produce(topic, [(0, b"key", bad)])
+    with open_pond(f"'dead.path' = '{second}'") as pond:
+        pond.run()
+        assert names(pond) == derived
+    kafka_connected.produce(topic, [(0, b"key", bad)])
+    with open_pond("'malformed' = 'drop'") as pond:
+        pond.run()
+        assert pond.counts()["every"].whole.dead == 1, "the counts are those of this run"
+    assert sorted(pq.read_table(first)["offset"].to_pylist()) == [2 * n + 1 for n in range(len(BAD))]
+    assert pq.read_table(second)["value"].to_pylist() == [bad]
+    assert sorted(pq.read_table(tmp_path / "every")["v"].to_pylist()) == list(range(10))
+    pond = open_pond("'max_ahead' = '2 hours'")
+    with pytest.raises(QueryTypeError, match="'max_ahead' was 3600 seconds and is now 7200 seconds"):
+        pond.open()
 
 
 def test_values_that_only_spark_parses_go_through_spark(

@@ -114,7 +114,8 @@ class Stream(msgspec.Struct, frozen=True):
     `inner`: the query whose rows are the events, if it is a step of other queries and not a query of its own.
     `united`: several such queries, the branches of a UNION ALL, whose rows together are the events. `keyed`: the
     columns of a derived stream that are the row of its only keyed table, if the rest of an event does not depend on
-    them.
+    them. `first_malformed`: the `malformed` (None: unset) that the stream had when the pond was new, if it has changed
+    since; names of derived streams depend on it.
     """
 
     name: str
@@ -131,6 +132,7 @@ class Stream(msgspec.Struct, frozen=True):
     inner: StoredQuery | msgspec.UnsetType = msgspec.UNSET
     united: tuple[StoredQuery, ...] | msgspec.UnsetType = msgspec.UNSET
     keyed: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    first_malformed: Malformed | msgspec.UnsetType | None = msgspec.UNSET
 
     @property
     def keyed_columns(self) -> tuple[str, ...]:
@@ -159,13 +161,27 @@ class Stream(msgspec.Struct, frozen=True):
 
     @property
     def meaning(self) -> Stream:
-        """The stream without the options that only affect how it is read, and without what a derived stream inherits.
+        """The stream without what may change at a restart: how it is read, and the policy for malformed records.
 
-        Derived streams of older ponds inherit nothing, and have no `keyed`.
+        A derived stream is without what it inherits: those of older ponds inherit nothing, and have no `keyed`.
         """
         if self.derived is not None:
             return msgspec.structs.replace(self, retain=msgspec.UNSET, partitioned=msgspec.UNSET, keyed=msgspec.UNSET)
-        return self if self.source is None else msgspec.structs.replace(self, source=self.source.meaning)
+        source = None if self.source is None else self.source.meaning
+        return msgspec.structs.replace(self, source=source, malformed=msgspec.UNSET, first_malformed=msgspec.UNSET)
+
+    @property
+    def identity(self) -> Stream:
+        """The stream with what names of derived streams depend on; it never changes while a pond exists."""
+        first = self.malformed if isinstance(self.first_malformed, msgspec.UnsetType) else self.first_malformed
+        return msgspec.structs.replace(self.meaning, malformed=msgspec.UNSET if first is None else first)
+
+    def continuing(self, recorded: Stream) -> Stream:
+        """This declaration of a recorded stream, with the same identity."""
+        first = recorded.identity.malformed
+        if first == self.malformed:
+            return msgspec.structs.replace(self, first_malformed=msgspec.UNSET)
+        return msgspec.structs.replace(self, first_malformed=None if isinstance(first, msgspec.UnsetType) else first)
 
     @property
     def derived(self) -> Derivation | None:

@@ -17,6 +17,7 @@ from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec, to_json
 from millpond.model.stream import Relation, Stream
 from millpond.plan.explain.amounts import count_of
+from millpond.plan.explain.stream_differences import stream_differences
 from millpond.plan.upstream.steps import streams_of
 from millpond.reconfigure.catalog import in_force, visible
 
@@ -30,23 +31,39 @@ def checked_spec(
 ) -> PondSpec:  # fmt: skip
     """The spec of the given queries, without owners, if it equals the spec `known` of the pond at `path`.
 
+    Its streams are as declared now, apart from what derived streams inherited when they were recorded.
+
     Raises:
         ForeignPondError: the pond has other queries, streams or instances; the message names them, and how to change
             them.
     """
     by_name = {stream.name: stream for stream in declared}
     used = {stream for query in queries for stream in streams_of(query, by_name)}
-    if known is not None:  # derived streams keep what they inherited when they were recorded
-        recorded = {stream.name: stream for stream in known.streams if stream.derived is not None}
-        declared = [recorded.get(stream.name, stream) for stream in declared]
+    if known is not None:
+        recorded = {stream.name: stream for stream in known.streams}
+        declared = [_continued(stream, recorded.get(stream.name, stream)) for stream in declared]
     spec = PondSpec.of(tuple(stream for stream in declared if stream.name in used), queries, instances)
     if known is not None and not _alike(visible(known).meaning, spec.meaning):
         raise _foreign(path, visible(known), spec)
     if known is not None and not (
         isinstance(known.changed, msgspec.UnsetType) and visible(known).meaning == spec.meaning
     ):
-        return known
+        now = {stream.name: stream for stream in declared if stream.source is not None}
+        return msgspec.structs.replace(known, streams=tuple(_read_as(one, now.get(one.name)) for one in known.streams))
     return msgspec.structs.replace(spec, changed=ChangeEffects(parameters=dict(parameters))) if parameters else spec
+
+
+def _continued(declared: Stream, recorded: Stream) -> Stream:
+    return recorded if declared.derived is not None else declared.continuing(recorded)
+
+
+def _read_as(recorded: Stream, now: Stream | None) -> Stream:
+    """The recorded stream with what a declaration may change."""
+    if now is None:
+        return recorded
+    return msgspec.structs.replace(
+        recorded, source=now.source, malformed=now.malformed, first_malformed=now.first_malformed
+    )
 
 
 def with_relations(spec: PondSpec, declared: Sequence[Relation]) -> PondSpec:
@@ -112,8 +129,10 @@ def _foreign(path: Address, known: PondSpec, given: PondSpec) -> ForeignPondErro
         )
     before, now = ({stream.name: stream for stream in spec.meaning.streams} for spec in (known, given))
     streams = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    both = [name for name in streams if name in before and name in now]
+    what = "".join(f" In {name}, {stream_differences(before[name], now[name])}." for name in both[:_SHOWN])
     return ForeignPondError(
-        f"The pond in {path} was made with another declaration of {_listed(streams, 'stream')}.",
+        f"The pond in {path} was made with another declaration of {_listed(streams, 'stream')}.{what}",
         "Declare the streams as before, or use a new folder: a stream cannot change while queries read it.",
     )
 

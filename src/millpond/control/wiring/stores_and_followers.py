@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from millpond.followers.prune import PruneFollower
 from millpond.followers.record_rows import section_reader
 from millpond.followers.runner import Runner, Runners
 from millpond.followers.sinks.in_process import Foreach, MemoryTables
+from millpond.followers.sinks.make_sink import letters_since
 from millpond.followers.sinks.redis_rows import KeyedSink
 from millpond.followers.upserts import WriteOwn
 from millpond.followers.view.shard_watch import SlotsWatch, WantedOwners
@@ -21,7 +22,7 @@ from millpond.followers.view.shared_view import Settle, Share, SharedView
 from millpond.followers.view.view import ViewFollower
 from millpond.local_path import local_path
 from millpond.log.cursor import NOTHING_APPLIED
-from millpond.log.manifest import load
+from millpond.log.manifest import Manifest, load
 from millpond.log.protocol import Writer
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
@@ -283,7 +284,8 @@ def follow(
         attached.add_last(leaving)
     for name in spec.effects.shadows:
         attached.compare(name, truth.manifest.n)
-    attached.add_letters(streams)
+    for stream, since in _letters_since(truth.manifest, streams):
+        attached.add_letters([stream], since)
     rows = slots = None
     if attached.served:
         rows = open_rows(store, truth, spec)
@@ -313,6 +315,17 @@ def follow(
     # a separate runner: it also prunes while there are no epochs, and its writes delay no sink
     runners.join(Runner(truth.log, truth.manifests, [prune], look_every=max(1.0, grace_seconds / 2)))
     return Followers(runners, attached.tables, attached.late_tables, rows, prune, attached, slots)
+
+
+def _letters_since(manifest: Manifest, streams: Iterable[Stream]) -> Iterator[tuple[Stream, int]]:
+    """The streams with the records after which new folders of their dead letters begin; see `letters_since`."""
+    recorded = dict[str, Stream]()
+    if manifest.spec:
+        spec = in_force(manifest)
+        inner = (relation.stream for relation in spec.relations if isinstance(relation.stream, Stream))
+        recorded = {stream.name: stream for stream in (*inner, *spec.streams)}
+    for stream in streams:
+        yield stream, letters_since(recorded.get(stream.name, stream), stream, manifest.n)
 
 
 def _ignored(_names: Iterable[str]) -> None:

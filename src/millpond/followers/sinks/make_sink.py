@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TypeAlias
 
-from millpond.errors import UnsupportedQuery
+from millpond.errors import PlaceError, UnsupportedQuery
 from millpond.followers.cursors import CursorFile, CursorPath, cursor_path
 from millpond.followers.record_rows import RowsReader
 from millpond.followers.sinks.context import SinkContext
 from millpond.followers.sinks.file_formats import format_of
 from millpond.followers.sinks.folder import FolderSink, folder_cursor
 from millpond.followers.sinks.in_process import Foreach, MemoryTables
-from millpond.followers.sinks.kinds import KINDS, sink_kind
+from millpond.followers.sinks.kinds import KINDS, sink_kind, sink_path
 from millpond.followers.upserts import Instances
-from millpond.log.cursor import NOTHING_APPLIED
+from millpond.log.cursor import NOTHING_APPLIED, Cursor
 from millpond.log.follower import Follower
 from millpond.log.locations.address import address_of
 from millpond.model.endpoints import Sink
 from millpond.model.selection import AnyQuery
+from millpond.model.stream import Stream
 from millpond.plugins import imported
 from millpond.runtime.joins.lookup_rows import OpenRows
 from millpond.runtime.packets.row_batches import dead_letters_of
@@ -67,12 +69,30 @@ def dead_letter_follower(
 ) -> Follower:
     """The follower that writes the malformed records of a stream to their folder; `rows` reads these records.
 
-    A new folder begins after record `since`.
+    A new folder begins after record `since`, which it stores at once.
 
     ForeignPondError, PlaceError: see `FolderSink`.
     """
     folder = address_of(sink.path or "", "The sink's path")
-    return FolderSink(dead_letters_of(stream), pond_id, folder, format_of(sink), rows, since)
+    made = FolderSink(dead_letters_of(stream), pond_id, folder, format_of(sink), rows, since)
+    if since != NOTHING_APPLIED and made.cursor() == Cursor(since):
+        made.rewind(Cursor(since))
+    return made
+
+
+def letters_since(before: Stream, now: Stream, head: int) -> int:
+    """The record after which the folder of a stream's dead letters begins, if its declaration was `before`.
+
+    Another folder continues where the previous one ended, or after `head`, the newest record.
+    """
+    old, new = before.on_malformed.sink, now.on_malformed.sink
+    if old == new:
+        return NOTHING_APPLIED
+    kept = NOTHING_APPLIED
+    if old is not None:
+        with suppress(PlaceError):
+            kept = folder_cursor(address_of(sink_path(old, "The folder of dead letters"), "The folder of dead letters"))
+    return head if kept == NOTHING_APPLIED else kept
 
 
 def sink_cursor(query: AnyQuery, cursors: CursorPath) -> int | None:

@@ -462,7 +462,7 @@ class _Deriver:
 
         trees = [
             [
-                json.loads(msgspec.json.encode(branch.base.meaning)),
+                json.loads(msgspec.json.encode(branch.base.identity)),
                 [side_tree(self._catalyst, side) for side in branch.sides],
                 [[name, tree_of(self._catalyst, column, label)] for name, column in branch.columns.items()],
             ]

@@ -20,6 +20,7 @@ from millpond.model.functions import UserFunction
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import relations_of
 from millpond.model.stream import Relation, Stream, can_be_stored, check_order, check_retention
+from millpond.plan.explain.stream_differences import stream_differences
 from millpond.plan.upstream.steps import with_inner
 from millpond.runtime.functions.host import FunctionHost
 from millpond.runtime.packets.row_batches import dead_letters_of
@@ -94,8 +95,10 @@ class DeclaredRelations:
         check_retention(stream)
         known = self._known(stream.name)
         if known is not None and known != stream:
+            restart = known.meaning == stream.meaning
             raise QueryTypeError(
-                f"A stream {known.name} is declared already, with another value.", "Choose another name."
+                f"A stream {known.name} is declared already: {stream_differences(known, stream)}.",
+                f"Choose another name{', or declare it so before the pond is opened' if restart else ''}.",
             )
         check_sink(f"The folder of dead letters of {stream.name}", stream.on_malformed.sink)
         home = self.homes.setdefault(dead_letters_of(stream.name), os.getcwd())
@@ -210,11 +213,29 @@ class DeclaredRelations:
         taken = relation.name in self._views or self._known(relation.name) is not None
         with within(relation.name):
             if isinstance(relation.stream, Stream):
-                self.declare(relation.stream)
+                self._continue(relation.stream)
             elif isinstance(relation.text, str) and not taken:
                 self.view(relation.name, relation.text, relation.zone or None)
             elif isinstance(relation.table, Source) and not taken:
                 self.table(relation.name, relation.table, relation.schema or None, relation.refresh or None)
+
+    def _continue(self, recorded: Stream) -> None:
+        """Declare a stream of the log; a declaration of it, as by a file that was loaded, may change how it is read.
+
+        Raises:
+            QueryTypeError: the declaration changes its events.
+        """
+        declared = self._known(recorded.name)
+        if declared is None:
+            self.declare(recorded)
+        elif declared.meaning == recorded.meaning:
+            self._streams[declared.name] = declared.continuing(recorded)
+        else:
+            raise QueryTypeError(
+                f"The stream {recorded.name} of this pond cannot change while queries read it: "
+                f"{stream_differences(recorded.meaning, declared.meaning)}.",
+                "Declare it as before, or add a stream of another name and queries that read it.",
+            )
 
     def _show(self, name: str, make: Callable[[], DataFrame], text: str, size: int = 1) -> DataFrame:
         for what, names in (("stream", self._all()), ("query", self._queries.values())):

@@ -253,7 +253,7 @@ class FrontEnd(DeclaredRelations):
         by_name = {stream.name: stream for stream in spec.streams}
         for stream in spec.streams:
             if stream.derived is None and not stream.upstreams:
-                self.declare(stream)
+                self._continue(stream)
         for relation in spec.relations:
             self._declare_again(relation)
         self._queries |= {query.name: query for query in queries}

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from millpond.control.checks.same_queries import checked_spec
 from millpond.errors import ForeignPondError
 from millpond.model.aggregates import Aggregate
-from millpond.model.endpoints import Source
+from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
 from millpond.model.spec import PondSpec
-from millpond.model.stream import Field, Stream
+from millpond.model.stream import DEAD_LETTER, Field, Malformed, Stream
 from millpond.model.windows import Sliding
 
 SECOND = 1_000_000
@@ -56,13 +56,24 @@ def test_what_else_may_differ() -> None:
     assert "has 2 instances, not 3." in refused([query("one")], [query("one")], instances=3)
     assert "`millpond scale 3`" in refused([query("one")], [query("one")], instances=3)
     other = replace(TX, source=Source("json", (("path", "/elsewhere"),)))
-    assert "another declaration of stream tx." in refused([query("one")], [query("one")], other)
+    text = refused([query("one")], [query("one")], other)
+    assert "another declaration of stream tx. In tx, the option path was '/in' and is now '/elsewhere'." in text
 
 
 def test_what_is_the_same_is_taken() -> None:
     known = PondSpec.of((TX,), [query("one")], 2)
     other_text = replace(query("one"), text="SELECT  1")
     assert checked_spec(Path("p"), known, [other_text], [TX], 2, {}).meaning == known.meaning
+
+
+def test_the_policy_for_malformed_records_may_change() -> None:
+    known = PondSpec.of((TX,), [query("one")], 2)
+    letters = replace(TX, malformed=Malformed(DEAD_LETTER, Sink("parquet", "/dead")))
+    changed = checked_spec(Path("p"), known, [query("one")], [letters], 2, {})
+    assert changed.streams == (replace(letters, first_malformed=None),)
+    assert changed.streams[0].identity == TX, "names of derived streams stay"
+    back = checked_spec(Path("p"), changed, [query("one")], [TX], 2, {})
+    assert back.streams == (TX,)
 
 
 def _query(kind: str) -> Selection:
