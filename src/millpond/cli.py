@@ -356,7 +356,9 @@ def replay_dead_letters(
     """Send dead letters to Kafka again, each exactly once."""
     from millpond.control.commands.dead_letters import replay
 
-    typer.echo(f"{replay(folder, connection, to)} sent.")
+    sent = replay(folder, connection, to)
+    again = "" if to or not sent else " A record that still does not parse comes back as a new dead letter."
+    typer.echo(f"{sent} sent.{again}")
 
 
 @app.command()

@@ -141,10 +141,14 @@ class FolderSink:
                 "Restore it from a copy, or choose an empty folder.",
             ) from error
         if theirs != ours:
+            cure = f"Choose another folder for the {_content_of(ours)} of query {ours.query}."
+            empty = _last_part(self._parts, Cursor()).n == NOTHING_APPLIED
+            if empty:  # not taken, because that pond may still run, and would write files of the same names
+                cure = f"Delete the folder if that pond is no longer used. {cure}"
             raise ForeignPondError(
-                f"The folder {self._address} holds {_content_of(theirs)} of query {theirs.query} of pond "
-                f"{theirs.pond}.",
-                f"Choose another folder for the {_content_of(ours)} of query {ours.query}.",
+                f"The folder {self._address} {'is for' if empty else 'holds'} {_content_of(theirs)} of query "
+                f"{theirs.query} of pond {theirs.pond}{', and has no rows yet' if empty else ''}.",
+                cure,
             )
 
     def _check_nobodys(self, names: Iterable[str]) -> None:

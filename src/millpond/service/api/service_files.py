@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ SHORTEST_TOKEN = 16
 FOLDER = "service"
 """The name of the folder in the pond's folder."""
 
+_SHOWN = 5
 _REREAD_SECONDS = 1.0
 _SHARE_OF_PATIENCE = 5
 _START = "Start `millpond serve`, or wait until it says where the pond is served."
@@ -319,18 +321,38 @@ def places_of(pond: Given, patience: float | None = None) -> Places:
 
 
 def only_pond() -> Path:
-    """The pond of the settings, or else the folder of the only pond that is, or was, served from the current folder.
+    """The pond of the settings, or else the folder of the only pond that is served from the current folder.
+
+    If none is served, it is the only one that was served before.
 
     Raises:
         SetupError: there is no such pond, or there are several; the file of settings has an error.
     """
     if (named := named_pond()) is not None:
         return named
-    found = sorted(path.parent for path in Path().glob(f"*/{FOLDER}"))
+    known = sorted(path.parent for path in Path().glob(f"*/{FOLDER}"))
+    served = [pond for pond in known if _has_leader(pond)]
+    found = served or known
     if len(found) != 1:
-        what = "No pond is" if not found else f"{len(found)} ponds are"
-        raise SetupError(f"{what} served from folders here.", "Name one with --checkpoint, or an address with --url.")
+        number = f"{len(found)} ponds" if found else "No pond"
+        verb = "are" if served else "were" if found else "is"
+        stopped = ", and none is served now" if found and not served else ""
+        listed = f": {', '.join(map(str, found[:_SHOWN]))}{', …' if len(found) > _SHOWN else ''}" if found else ""
+        raise SetupError(
+            f"{number} {verb} served from folders here{stopped}{listed}.",
+            "Name one with --checkpoint, or an address with --url.",
+        )
     return found[0]
+
+
+def _has_leader(pond: Path) -> bool:
+    """Whether a process holds the leader's lock of a pond in a folder; a process that may not read it cannot know."""
+    with suppress(OSError, PlaceError), open(pond / FOLDER / _LOCK, opener=no_link) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def _long_enough(token: str, where: str) -> str:

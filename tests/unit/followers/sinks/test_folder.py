@@ -257,6 +257,8 @@ def test_foreign_folders_are_refused(filled: Any, tmp_path: Path) -> None:
     for other in ({"pond_id": "another"}, {"name": "another"}, {"form": "json"}):
         with pytest.raises(ForeignPondError, match="parquet of query q of pond p"):
             make(filled, tmp_path / "out", **other)
+    with pytest.raises(ForeignPondError, match=r"pond p, and has no rows yet\. Delete the folder if that pond is no"):
+        make(filled, tmp_path / "out", pond_id="another")
     late = replace(query(Sink("json")), late=Sink("parquet", str(tmp_path / "out")))
     with pytest.raises(ForeignPondError, match=r"parquet of query q .*another folder for the late rows \(parquet\)"):
         sink_follower(late, "p", filled.rows, filled.path / "cursors", late=True)

@@ -130,7 +130,7 @@ def test_the_guide_has_the_table() -> None:
         place = ["`path`"] if kind.path else []
         words = ", ".join([*place, *(f"`{option}`" for option in kind.options)]) or "–"
         known = "Python only" if kind.in_process else words
-        install = f"`pip install 'millpond[{kind.extra}]'`" if kind.extra else "–"
+        install = f"`pip install -e '.[{kind.extra}]'`" if kind.extra else "–"
         late, remote = ("yes" if flag else "no" for flag in (kind.late, kind.remote))
         lines.append(f"| `{kind.name}` | {known} | {cursors[kind.cursor]} | {late} | {remote} | {install} |")
     assert "\n".join(lines) in text, "Write these lines into the table:\n" + "\n".join(lines)

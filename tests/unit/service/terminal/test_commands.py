@@ -37,6 +37,8 @@ from millpond.service.api.messages import (
     Status,
     check_sink_names,
 )
+from millpond.service.api.service_files import Leader, Places, only_pond
+from millpond.service.server.leadership import LeadershipHints
 from millpond.service.terminal import commands
 from millpond.service.terminal.command_groups import GROUPS, GroupedCommands
 from millpond.service.terminal.overview import picture, text_of
@@ -82,7 +84,16 @@ def test_autoscale_finds_the_only_pond(only: Path) -> None:
     (only.parent / "other.pond" / "service").mkdir(parents=True)
     for words in (["autoscale"], ["why", "spend"], ["explain"]):
         refused = CliRunner().invoke(app, words).exception
-        assert isinstance(refused, SetupError) and "2 ponds" in refused.what and "--checkpoint" in refused.cure
+        assert isinstance(refused, SetupError) and "--checkpoint" in refused.cure
+        assert refused.what == "2 ponds were served from folders here, and none is served now: other.pond, tx.pond."
+    hints = [LeadershipHints(Places(Path(name)), Leader("", 0, "")) for name in ("tx.pond", "other.pond")]
+    assert hints[0].try_take_over() and only_pond() == Path("tx.pond"), "the other pond was stopped"
+    assert hints[1].try_take_over()
+    with pytest.raises(SetupError, match="2 ponds are served from folders here: other"):
+        only_pond()
+    hints[0].leave()
+    assert only_pond() == Path("other.pond")
+    hints[1].leave()
 
 
 def shown(name: str) -> QueryShown:
