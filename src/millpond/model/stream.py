@@ -189,6 +189,11 @@ class Stream(msgspec.Struct, frozen=True):
         return None if isinstance(self.made_of, msgspec.UnsetType) else self.made_of
 
     @property
+    def declared_names(self) -> tuple[str, ...]:
+        """The names by which texts read its events: a derived stream has those of the streams that it is made of."""
+        return (self.name,) if self.derived is None else self.derived.reads
+
+    @property
     def upstreams(self) -> tuple[str, ...]:
         """The queries whose rows are the events; empty: the stream is read or derived."""
         of_one = () if isinstance(self.rows_of, msgspec.UnsetType) else (self.rows_of,)
@@ -206,7 +211,7 @@ def source_names(streams: Iterable[Stream]) -> tuple[str, ...]:
     """The streams that are read from a source, each once: on their own, or as parts of derived streams."""
     streams = tuple(streams)
     rows = {stream.name for stream in streams if stream.upstreams}
-    names = (name for one in streams for name in ((one.name,) if one.derived is None else one.derived.reads))
+    names = (name for stream in streams for name in stream.declared_names)
     return tuple(dict.fromkeys(name for name in names if name not in rows))
 
 

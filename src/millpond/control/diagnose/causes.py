@@ -10,7 +10,7 @@ import msgspec
 from millpond.clock import utc
 from millpond.control.checks.brokers import unreachable_brokers
 from millpond.control.diagnose.facts import Facts, OwnersChanged, QueryFates, source_folder
-from millpond.control.diagnose.why_report import Cause, Why
+from millpond.control.diagnose.why_report import Cause, Why, declared_name
 from millpond.errors import OverBudgetError, SetupError, TooManyPairsError
 from millpond.followers.sinks.kinds import sink_kind
 from millpond.model.expressions import Expression, render
@@ -29,7 +29,7 @@ _SHOWN = 3
 def explain_why(facts: Facts) -> Why:
     """The causes that the facts show; there is always one."""
     found = ((cause, plain_names(cause.text, "its inner query")) for cause in _causes(facts))
-    return Why(facts, tuple(msgspec.structs.replace(cause, text=text) for cause, text in found))
+    return Why(facts, tuple(msgspec.structs.replace(cause, text=declared_name(facts, text)) for cause, text in found))
 
 
 def _causes(facts: Facts) -> Iterator[Cause]:
@@ -170,6 +170,8 @@ def _reasons(facts: Facts, counts: QueryFates) -> dict[str, tuple[int, str]]:
         "an expression of the query fails for them (a cast, an overflow, a division by zero), or the record does not "
         "parse into the columns of its stream"
     )
+    for stream, folder in facts.dead_letters:
+        raises += f". The dead letters of {stream} have the reasons for its records: `millpond dlq list {folder}`"
     reasons = {"all-filtered": (counts.filtered, f"filtered by WHERE{where}, which is not true for any of them")}
     if isinstance(query, Selection):
         return reasons | {"all-dead": (counts.dead, f"dead: {raises}")}

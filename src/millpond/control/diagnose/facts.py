@@ -29,12 +29,12 @@ from millpond.model.join import Join, Side
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, is_inner
 from millpond.model.spec import PondSpec
-from millpond.model.stream import Stream
+from millpond.model.stream import Stream, source_names
 from millpond.placement.moves import maps_in
 from millpond.plan.groups.build import build_plan
 from millpond.plan.options.first_complete_window import first_window
 from millpond.plan.upstream.rows_as_stream import before
-from millpond.plan.upstream.steps import inputs_of
+from millpond.plan.upstream.steps import inputs_of, streams_of
 from millpond.reconfigure.catalog import complete_from, version_name
 from millpond.reconfigure.inner_reports import visible_quarantine, visible_record
 from millpond.runtime.epoch import closed_until, watermarks
@@ -110,7 +110,8 @@ class Facts(msgspec.Struct, frozen=True, rename={"recent": "tail", "upstream": "
     the older watermark, and no due row is given. `upstream`: the queries whose rows it reads, directly or through
     others, the nearest first, each with the reason for its quarantine, if any. `complete_us`: of a query that was added
     later, which does not emit windows that start before this time. `first`: the first window that such a query will
-    emit; None once an open window contains events, because `due` then describes it.
+    emit; None once an open window contains events, because `due` then describes it. `dead_letters`: declared streams
+    that it reads and that keep their dead letters, each with the folder.
     """
 
     n: int
@@ -128,6 +129,7 @@ class Facts(msgspec.Struct, frozen=True, rename={"recent": "tail", "upstream": "
     upstream: tuple[tuple[str, str], ...] = ()
     complete_us: int | None = None
     first: Due | None = None
+    dead_letters: tuple[tuple[str, str], ...] = ()
 
     @property
     def slowest(self) -> tuple[Partition, ...]:
@@ -168,6 +170,7 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
     if stream.steps and newest_time(stream, manifest) is None:
         stream = streams[inputs_of(query, streams)[0]]
     upstream = dict.fromkeys(one for name in query.streams for one in before(name, streams, by_name))
+    read = source_names(streams[name] for name in streams_of(query, streams))
     complete_us = complete_from(spec, name)
     first = first_window(query, complete_us, None, spec.streams)
     if first is not None and (due is not None or (mark_us is not None and first.end_us <= mark_us)):
@@ -190,7 +193,11 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         tuple((one, manifest.quarantined.get(one, "")) for one in upstream if not is_inner(one)),
         complete_us,
         None if first is None else Due(*first),
-    )
+        tuple(
+            (one.name, one.on_malformed.sink.path or "") for one in spec.sources
+            if one.on_malformed.sink is not None and one.name in read
+        ),
+    )  # fmt: skip
 
 
 def _mark(manifest: Manifest, side: Side) -> int | None:

@@ -56,6 +56,11 @@ def draw(why: Why, width: int = _WIDTH) -> str:
     return "\n".join(lines) + "\n"
 
 
+def declared_name(facts: Facts, text: str) -> str:
+    """The text with the names of the streams that were declared instead of that of the stream derived from them."""
+    return text.replace(facts.stream.name, " and ".join(facts.stream.declared_names))
+
+
 def what_it_computes(query: AnyQuery) -> str:
     """A query in a few words: its stream, grouping and window, or its join."""
     if isinstance(query, Selection):
@@ -71,7 +76,8 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 def _title(facts: Facts) -> str:
     query = facts.query
-    return f"{query.name}: {what_it_computes(query)}, to {query.sink.format}, as of record {facts.n}"
+    computes = declared_name(facts, what_it_computes(query))
+    return f"{query.name}: {computes}, to {query.sink.format}, as of record {facts.n}"
 
 
 def _committed(facts: Facts) -> Iterator[str]:

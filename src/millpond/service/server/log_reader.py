@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 
 import msgspec
@@ -120,7 +120,7 @@ class LogReader:
         if shown is None or shown[0] is not spec:
             queries = sorted(current(spec), key=lambda query: query.name)
             streams = {stream.name: stream for stream in spec.streams}
-            shown = self._shown = spec, [_query(spec, inputs_of(query, streams), query) for query in queries]
+            shown = self._shown = spec, [_query(spec, _inputs(query, streams), query) for query in queries]
         return shown[1]
 
     def parameters_in_use(self) -> frozenset[str]:
@@ -208,12 +208,18 @@ def _after(truth: Truth) -> Iterator[Entry]:
 
 
 def _stream(stream: Stream, newest_us: int | None) -> StreamShown:
-    source = stream.source.format if stream.source is not None else "derived"
+    derived = f"derived from {' and '.join(stream.declared_names)}"
+    source = stream.source.format if stream.source is not None else derived
     source = f"rows of {stream.upstreams[0]}" if stream.upstreams else source
     kept = stream.retention
     retain = Retained(*msgspec.structs.astuple(kept)) if kept != Retention() else None
     columns = tuple(ColumnShown(field.name, field.type) for field in stream.columns)
     return StreamShown(stream.name, source, columns, newest_us, retain)
+
+
+def _inputs(query: AnyQuery, streams: Mapping[str, Stream]) -> tuple[str, ...]:
+    """The declared streams and the queries whose events and rows a query reads."""
+    return tuple(dict.fromkeys(name for one in inputs_of(query, streams) for name in streams[one].declared_names))
 
 
 def _query(spec: PondSpec, streams: tuple[str, ...], query: AnyQuery) -> QueryShown:

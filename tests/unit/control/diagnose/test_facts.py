@@ -38,7 +38,7 @@ from millpond.model.change_history import StoredQuery
 from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.query import Named, Query
-from millpond.model.stream import Derivation, Field, Order, Stream
+from millpond.model.stream import Derivation, Field, Malformed, Order, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Processed, Session, Sliding
 from millpond.plan.upstream.rows_as_stream import chained_stream
@@ -178,6 +178,15 @@ def test_a_time_that_does_not_compute_is_shown_with_its_expression(folder: Path)
     bench = Bench(folder, query(), Stream("tx", FIELDS, made_of=made))
     bench.events([None])
     says = "dead: ts is missing, cannot be computed (ev WITH timestamp_seconds(sec) AS ts) or more than 1 hour ahead"
+    assert says in bench.texts()["all-dead"]
+    assert draw(bench.why()).startswith("q: ev by c"), "it is named as in the text of the query"
+
+
+def test_dead_events_may_have_dead_letters_with_the_reasons(folder: Path) -> None:
+    kept = Malformed("dead-letter", Sink("parquet", "/dead"))
+    bench = Bench(folder, query(), Stream("tx", FIELDS, Source("rate", ()), malformed=kept))
+    bench.events([None])
+    says = "The dead letters of tx have the reasons for its records: `millpond dlq list /dead`"
     assert says in bench.texts()["all-dead"]
 
 

@@ -14,7 +14,7 @@ from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column, literal
 from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
-from millpond.model.stream import Field, Stream
+from millpond.model.stream import Derivation, Field, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.reconfigure.changes import Add, Drop, End, Pause, Promote, SetParameter, Shadow
@@ -71,6 +71,15 @@ def test_the_catalog_is_the_fold_of_the_log(tmp_path: Path) -> None:
     assert [query.name for query in catalog.queries(lambda _: {})] == []
     assert [query.name for query in frozen.queries(lambda _: {})] == ["one"]
     assert frozen.history(9) == found
+
+
+def test_a_query_over_a_derived_stream_is_shown_over_the_declared_ones(tmp_path: Path) -> None:
+    derived = Stream("tx_1a2b3c4d", STREAM.columns, made_of=Derivation("tx WITH …", ("tx",), "digest"))
+    (tmp_path / "pond.id").write_text("local")
+    ChangingPond(tmp_path, [derived], [replace(each("q"), stream=derived.name)], 1, 4)
+    catalog = LogReader(tmp_path)
+    assert [one.streams for one in catalog.queries(lambda _: {})] == [("tx",)]
+    assert [one.source for one in catalog.streams()] == ["derived from tx"]
 
 
 def test_a_rollback_is_told_as_one_and_a_promoted_query_as_such(tmp_path: Path) -> None:
