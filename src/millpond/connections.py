@@ -247,7 +247,10 @@ def offered_target(
         missing = [word for word, given in (("connection", name), (what, target)) if given is None]
         cure = f"Add {' and '.join(f'--{word}' for word in missing)}."
         if name is None and not offers:
-            cure = f'Ask the operator, who offers none: `"{what}s": […]` in the entry of one does.'
+            cure = (
+                "The operator offers no connection for this sink: "
+                f'`"{what}s": […]` in an entry of the file of connections offers it.'
+            )
         elif offers:
             listed = "; ".join(f"{', '.join(targets)} of {one}" for one, targets in offers.items())
             cure += f" The operator offers {listed}."

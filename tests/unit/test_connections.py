@@ -180,7 +180,7 @@ def test_a_malformed_file_is_reported_if_no_connection_is_named(tmp_path: Path, 
             call({VARIABLE: str(file)})
     with pytest.raises(SetupError, match="missing"):
         offered(None, "kafka", {VARIABLE: str(tmp_path / "missing.json")})
-    with pytest.raises(QueryRefused, match=r"needs a connection\. Ask the operator, who offers none"):
+    with pytest.raises(QueryRefused, match=r"needs a connection\. The operator offers no connection for this sink"):
         offered_target("kafka", None, "alerts", {})
 
 

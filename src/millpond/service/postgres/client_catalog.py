@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 DATABASE = "pond"
 """The name of the database, as clients see it."""
 
-SEARCHED = ("public", "millpond")
+SEARCH_PATH = ("public", "millpond")
 """The schemas in which a table without a schema is looked for: that of served queries, and that of the log."""
 
 _OBJECT_IDS = ("id", "parent", "namespace", "owner", "member")
@@ -24,17 +24,30 @@ _SQL_NAMES = (
 """The names of types by which clients know them, where DuckDB has short ones."""
 
 _TIME_PATTERNS = {
-    "HH24": "%H", "HH12": "%I", "MI": "%M", "SS": "%S", "MS": "%g", "US": "%f", "YYYY": "%Y", "YY": "%y",
-    "Month": "%B", "Mon": "%b", "MM": "%m", "DDD": "%j", "DD": "%d", "Day": "%A", "Dy": "%a", "AM": "%p", "PM": "%p",
+    "HH24": "%H", "HH12": "%I", "HH": "%I", "MI": "%M", "SS": "%S", "MS": "%g", "US": "%f", "YYYY": "%Y", "YY": "%y",
+    "MM": "%m", "DDD": "%j", "DD": "%d",
 }  # fmt: skip
-"""The patterns of PostgreSQL's `to_char` for times, with those of DuckDB; the first one that matches counts."""
+"""The patterns of PostgreSQL's `to_char` for times, with those of DuckDB. A longer one stands before its beginning."""
+
+_CASED_TIME_PATTERNS = {"Mon": "%b", "Dy": "%a", "AM": "%p", "PM": "%p"}
+"""Those whose upper and lower case decide on that of the result. Other spellings, and padded names, are refused."""
+
+_TIME_PART = rf'"[^"]*"|SSSS|(?i:{"|".join(_TIME_PATTERNS)})|{"|".join(_CASED_TIME_PATTERNS)}|(?s:.)'
+"""A part of a pattern: text in quotes, a known pattern, or one character. SSSS is another pattern than SS twice."""
 
 
-def _time_pattern(pattern: str) -> str:
-    """The expression of SQL that translates the value of `pattern`, a name of SQL."""
-    for postgres, duckdb in _TIME_PATTERNS.items():
-        pattern = f"replace({pattern}, '{postgres}', '{duckdb}')"
-    return pattern
+def _to_char() -> str:
+    """The value of `to_char`, in terms of its parameters. A letter outside of quotes and known patterns is an error."""
+    known = ", ".join(f"'{name}': '{one}'" for name, one in {**_TIME_PATTERNS, **_CASED_TIME_PATTERNS}.items())
+    translated = f"coalesce(MAP {{{known}}}[part], MAP {{{known}}}[upper(part)])"
+    return (
+        "strftime(moment, array_to_string([CASE "
+        "WHEN part[1] = '\"' AND length(part) > 1 THEN replace(part[2:-2], '%', '%%') "
+        f"WHEN {translated} IS NOT NULL THEN {translated} "
+        "WHEN regexp_matches(part, '[\\pL\"\\\\]') "
+        "THEN error('The pattern of to_char has ' || part || ', which is not supported; text needs double quotes') "
+        f"ELSE replace(part, '%', '%%') END FOR part IN regexp_extract_all(pattern, '{_TIME_PART}')], ''))"
+    )
 
 
 _FUNCTIONS = {
@@ -46,7 +59,7 @@ _FUNCTIONS = {
     "pg_get_userbyid": (("id",), "'millpond'"),
     "client_current_user": (("",), "'millpond'"),
     "client_session_user": (("",), "'millpond'"),
-    "to_char": (("moment, pattern",), f"strftime(moment, {_time_pattern('pattern')})"),
+    "to_char": (("moment, pattern",), _to_char()),
     "date_bin": (("width, moment, origin",), "time_bucket(CAST(width AS INTERVAL), moment, origin)"),
     "obj_description": (("a", "a, b"), "NULL"),
     "pg_backend_pid": (("",), "1"),
@@ -79,7 +92,7 @@ _FUNCTIONS = {
 }  # fmt: skip
 """By name: the parameters that a function takes, one or several forms, and its value."""
 
-INFORMATION = {
+INFORMATION_SCHEMA_TABLES = {
     "tables": "table_schema", "views": "table_schema", "columns": "table_schema", "schemata": "schema_name",
 }  # fmt: skip
 """The replaced tables of `information_schema`, with the column of the schema."""
@@ -104,7 +117,7 @@ _VIEWS = {
     },
     **{
         name: f"SELECT * FROM information_schema.{name} WHERE {column} NOT IN {_HIDDEN}"
-        for name, column in INFORMATION.items()
+        for name, column in INFORMATION_SCHEMA_TABLES.items()
     },
 }  # fmt: skip
 
@@ -135,7 +148,7 @@ _EMPTY = {
 }
 """Tables without rows: columns, with their types unless they are texts."""
 
-TABLES = frozenset({*_VIEWS, *_EMPTY, "pg_settings"} - INFORMATION.keys())
+TABLES = frozenset({*_VIEWS, *_EMPTY, "pg_settings"} - INFORMATION_SCHEMA_TABLES.keys())
 """The tables of `pg_catalog` that are replaced."""
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count, takewhile
 from typing import NamedTuple
 
-from millpond.service.postgres.client_catalog import INFORMATION, SEARCHED, TABLES, literal
+from millpond.service.postgres.client_catalog import INFORMATION_SCHEMA_TABLES, SEARCH_PATH, TABLES, literal
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+|--[^\r\n]*)
@@ -43,7 +43,7 @@ _TABLE = re.compile(
     rf"(?P<alias>\bAS\s+)?(?<![.\w])(?:pg_catalog\s*\.\s*)?(?P<table>{'|'.join(sorted(TABLES))})\b(?!\s*\()",
     re.IGNORECASE,
 )
-_INFORMATION = re.compile(rf"\binformation_schema\s*\.\s*({'|'.join(INFORMATION)})\b", re.IGNORECASE)
+_INFORMATION = re.compile(rf"\binformation_schema\s*\.\s*({'|'.join(INFORMATION_SCHEMA_TABLES)})\b", re.IGNORECASE)
 _SEARCH_PATH = re.compile(
     r"\(\s*SELECT\s+CASE\s+WHEN\s+trim\(s\[i\]\)\s*=\s*§\d+§\s+THEN\s+user\s+ELSE\s+trim\(s\[i\]\)\s+END\s+"
     r"FROM\s+generate_series\(.*?\)\s+as\s+i,\s*string_to_array\(current_setting\(§\d+§\),\s*§\d+§\)\s+s\s*\)",
@@ -145,7 +145,7 @@ def adapted(sql: str) -> str:
         else:
             shown.append(part if not part.startswith(("--", "/*")) else " ")
     text = _TABLE.sub(lambda found: found[0] if found["alias"] else f"client.{found['table']}", "".join(shown))
-    text = _INFORMATION.sub(r"client.\1", _SEARCH_PATH.sub(f"({', '.join(map(literal, SEARCHED))})", text))
+    text = _INFORMATION.sub(r"client.\1", _SEARCH_PATH.sub(f"({', '.join(map(literal, SEARCH_PATH))})", text))
     text = _SCHEMA.sub("", _COLLATE.sub("", _OPERATOR.sub(r"\1", text)))
     text = _REGCLASS.sub(lambda found: f"class_oid({found['cast'] or found['name']})", text)
     text = _NUMBER_TYPE.sub(r"\1\2BIGINT", _NAME_TYPE.sub(r"\1\3VARCHAR\2", text))

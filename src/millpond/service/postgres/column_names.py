@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,10 +19,7 @@ def unnamed_columns(node: Mapping[str, Any]) -> dict[int, str]:
     `node`: the query of a statement's syntax tree, as DuckDB's `json_serialize_sql` returns it. Columns with a name,
     and those between two stars, are left out.
     """
-    first_part = node
-    while "select_list" not in first_part and first_part.get("children"):
-        first_part = first_part["children"][0]  # the first part of a UNION names the columns
-    expressions: Sequence[Mapping[str, Any]] = first_part.get("select_list", ())
+    expressions = _select_list(node)
     stars = [place for place, one in enumerate(expressions) if _is_star(one)]
     first, last = (stars[0], stars[-1]) if stars else (len(expressions), -1)
     names = {
@@ -34,15 +32,28 @@ def unnamed_columns(node: Mapping[str, Any]) -> dict[int, str]:
 def ordered_by(node: Mapping[str, Any], unnamed: Mapping[int, str]) -> Iterator[tuple[int, int, int]]:
     """Where ORDER BY names a column of `unnamed_columns`: the bytes from start to end, and the column's number from 1.
 
-    DuckDB does not know these names.
+    DuckDB does not know these names. A name that several columns have does not refer to any of these.
     """
-    numbers = {name: place + 1 for place, name in unnamed.items() if place >= 0 and name != _UNKNOWN}
+    own = [one["alias"] or _inner(one) or "" for one in _select_list(node)]
+    counts = Counter(name.lower() for name in own)
+    numbers = {
+        name: place + 1 for place, name in unnamed.items()
+        if place >= 0 and name != _UNKNOWN and counts[name.lower()] == 1
+    }  # fmt: skip
     for modifier in node.get("modifiers", ()):
         for order in modifier.get("orders", ()):
             match order["expression"]:
                 case {"class": "COLUMN_REF", "column_names": [name], "query_location": start, **more}:
                     if (number := numbers.get(name.lower())) is not None:
                         yield start, start + more["query_location_length"], number
+
+
+def _select_list(node: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The expressions that name the columns: those of the first part of a UNION."""
+    while "select_list" not in node and node.get("children"):
+        node = node["children"][0]
+    expressions: Sequence[Mapping[str, Any]] = node.get("select_list", ())
+    return expressions
 
 
 def _is_star(tree: Any) -> bool:

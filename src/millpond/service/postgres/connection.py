@@ -290,6 +290,17 @@ class Connection:
         assert self.session is not None
         if statement is _NOTHING:
             return (), 0
+        match cursor_request(statement):
+            case Declare() as declared:
+                self._settle()
+                return (), self.session.columns(declared.statement, oids, values)[1]
+            case Fetch() as fetch:
+                cursor = self._cursor(fetch.name)
+                if fetch.moves:
+                    return (), 0
+                if cursor.answer is not None:
+                    return cursor.answer.columns, 0
+                statement, oids, values = cursor.statement, (), cursor.values
         self._settle()
         return self.session.columns(statement, oids, values)
 
@@ -330,8 +341,13 @@ class Connection:
         """Declare a cursor. Its statement is checked now, and run when rows are first fetched."""
         assert self.session is not None
         self.session.check_transaction()
+        if declared.name in self._portals:
+            raise StatementError(f"The cursor {declared.name[:80]!r} exists already.", "Close it first.", "42P03")
         formats = (BINARY,) if declared.binary else ()
-        self._columns(declared.statement, (), values)
+        self._settle()
+        columns, _ = self.session.columns(declared.statement, (), values)
+        if not columns:
+            raise QuerySyntaxError("The statement of a cursor must return rows.", "Declare it for a SELECT.")
         self._portals[declared.name] = Portal(declared.statement, values, formats, cursor=True)
         return Answer("DECLARE CURSOR")
 
@@ -339,9 +355,7 @@ class Connection:
         """The next rows of a cursor. The first FETCH decides on the formats of all."""
         assert self.session is not None
         self.session.check_transaction()
-        portal = self._portals.get(fetch.name)
-        if portal is None:
-            raise StatementError(f"There is no cursor {fetch.name[:80]!r}.", "Declare it first.", "34000")
+        portal = self._cursor(fetch.name)
         if portal.answer is None:
             portal.formats = portal.formats or formats
         answer = self._opened(portal)
@@ -350,6 +364,11 @@ class Connection:
         if formats and [*formats_of(formats, answer.columns)] != [*answer.formats]:
             raise RequestError("The rows of a cursor are fetched in one format.", "Request that of the first FETCH.")
         return Answer("FETCH", answer.columns, answer.formats, portal.take(fetch.most), counted=True)
+
+    def _cursor(self, name: str) -> Portal:
+        if name not in self._portals:
+            raise StatementError(f"There is no cursor {name[:80]!r}.", "Declare it first.", "34000")
+        return self._portals[name]
 
     def _drop_cursors(self, name: str | None = None) -> None:
         """Forget a cursor, or all."""

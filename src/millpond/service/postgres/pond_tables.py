@@ -24,13 +24,13 @@ from millpond.model.query import Query
 from millpond.model.spec import PondSpec
 from millpond.reconfigure.lifecycle import current
 from millpond.runtime.rows.window_rows import with_flat_windows
-from millpond.service.postgres.client_catalog import SEARCHED
+from millpond.service.postgres.client_catalog import SEARCH_PATH
 from millpond.service.postgres.client_sql import distinct_names
 from millpond.service.server.log_reader import LogReader
 from millpond.state.backends.kinds import shown, store_kind, store_path
 from millpond.state.ports.sharded import ShardedStore
 
-PUBLIC, CATALOG = SEARCHED
+PUBLIC, CATALOG = SEARCH_PATH
 
 _CHANGES = 10_000
 """The most changes in `millpond.changes`, the newest ones."""

@@ -8,20 +8,23 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from millpond.errors import BusyError, MillpondError
+from millpond.errors import BusyError, MillpondError, UnsupportedQuery
 from millpond.service.postgres.client_sql import Statement, statements_of
+from millpond.service.postgres.sandbox import StatementError
 from millpond.service.postgres.session import Answer
 
 _NAME = r'("(?:[^"]|"")+"|\w+)'
 _DECLARE = re.compile(
     rf"DECLARE\s+{_NAME}\s+(?:(?:(BINARY)|INSENSITIVE|ASENSITIVE|NO\s+SCROLL)\s+)*CURSOR\s+"
-    r"(?:WITH(?:OUT)?\s+HOLD\s+)?FOR\s+(.+)",
+    r"(?:WITHOUT\s+HOLD\s+|(WITH)\s+HOLD\s+)?FOR\s+(.+)",
     re.IGNORECASE | re.DOTALL,
 )
 _FETCH = re.compile(
     rf"(FETCH|MOVE)\s+(?:(?:(NEXT)|(?:FORWARD\s+)?(ALL|\d+)|FORWARD)\s+)?(?:(?:FROM|IN)\s+)?{_NAME}", re.IGNORECASE
 )
 _CLOSE = re.compile(rf"CLOSE\s+{_NAME}", re.IGNORECASE)
+_MOST_DIGITS = 18
+"""The most digits of the number of a FETCH, so that it fits into 64 bits."""
 
 
 class Portal:
@@ -114,7 +117,10 @@ class Close(NamedTuple):
 def cursor_request(statement: Statement) -> Declare | Fetch | Close | None:
     """The request of a statement about a cursor; None: it is another statement.
 
-    >>> cursor_request(*statements_of('DECLARE "c 1" NO SCROLL CURSOR WITH HOLD FOR SELECT 1')).name
+    Raises:
+        MillpondError: the cursor shall outlive its transaction, or a number is too large.
+
+    >>> cursor_request(*statements_of('DECLARE "c 1" NO SCROLL CURSOR WITHOUT HOLD FOR SELECT 1')).name
     'c 1'
     >>> cursor_request(*statements_of("fetch forward 7 from C")), cursor_request(*statements_of("MOVE ALL IN c"))
     (Fetch(name='c', most=7, moves=False), Fetch(name='c', most=None, moves=True))
@@ -122,10 +128,16 @@ def cursor_request(statement: Statement) -> Declare | Fetch | Close | None:
     (Fetch(name='c', most=1, moves=False), None)
     """
     if (found := _DECLARE.fullmatch(statement.text)) is not None:
-        inner = statements_of(found[3])
+        if found[3]:
+            raise UnsupportedQuery("A cursor ends with its transaction.", "Leave out WITH HOLD.")
+        inner = statements_of(found[4])
         return Declare(_identifier(found[1]), inner[0], bool(found[2])) if inner else None
     if (found := _FETCH.fullmatch(statement.text)) is not None:
         amount = (found[3] or "1").upper()
+        if amount != "ALL" and len(amount) > _MOST_DIGITS:
+            raise StatementError(
+                f"The number of rows has more than {_MOST_DIGITS} digits.", "Fetch fewer rows, or ALL.", "22003"
+            )
         most = None if amount == "ALL" else int(amount)
         return Fetch(_identifier(found[4]), most, found[1].upper() == "MOVE")
     closed = _CLOSE.fullmatch(statement.text)

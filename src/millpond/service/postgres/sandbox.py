@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from millpond.errors import MillpondError, QueryError, QueryRefused, QuerySyntaxError, QueryTypeError
-from millpond.service.postgres.client_catalog import DATABASE, SEARCHED, catalog_statements
+from millpond.service.postgres.client_catalog import DATABASE, SEARCH_PATH, catalog_statements
 from millpond.service.postgres.column_names import ordered_by, unnamed_columns
 from millpond.service.postgres.messages import ResultColumn
 from millpond.service.postgres.result_format import TEXT, array_literal, oid_of
@@ -55,7 +55,7 @@ CREATE SCHEMA public;
 CREATE SCHEMA millpond;
 CREATE SCHEMA client;
 SET TimeZone = 'UTC';
-SET search_path = '{','.join(f'{DATABASE}.{schema}' for schema in (*SEARCHED, 'main'))}';
+SET search_path = '{','.join(f'{DATABASE}.{schema}' for schema in (*SEARCH_PATH, 'main'))}';
 """
 
 _LOCK = "SET enable_external_access = false; SET lock_configuration = true;"

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from millpond.service.postgres.client_catalog import SEARCHED
+from millpond.service.postgres.client_catalog import SEARCH_PATH
 from millpond.service.postgres.client_sql import Statement, adapted
 from millpond.service.postgres.messages import ResultColumn
 from millpond.service.postgres.pond_tables import CATALOG, PUBLIC, PondTables, Table
@@ -40,7 +40,7 @@ REPORTED = {
 
 SETTINGS = {name.lower(): value for name, value in REPORTED.items()} | {
     "version": f"PostgreSQL 14.0 (Millpond {VERSION})", "server_version_num": "140000",
-    "search_path": ", ".join(SEARCHED),
+    "search_path": ", ".join(SEARCH_PATH),
     "transaction_read_only": "on", "max_identifier_length": "63", "statement_timeout": f"{SECONDS:.0f}s",
     "application_name": "", "extra_float_digits": "1", "bytea_output": "hex", "lc_collate": "C", "lc_ctype": "C",
     "transaction_isolation": "read committed", "default_transaction_isolation": "read committed", "row_security": "on",

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from millpond.errors import QueryError
 from millpond.service.postgres.client_sql import adapted
 from millpond.service.postgres.sandbox import Sandbox
 from millpond.service.postgres.session import SETTINGS
@@ -112,6 +113,14 @@ def test_functions_that_duckdb_lacks(query: Query) -> None:
     )
     assert (found["t"], found["u"], found["s"]) == ("2024-05-06 07:08:09", "millpond", None)
     assert found["b"].isoformat() == "2024-05-06T07:05:00+00:00"
+    for pattern, expected in {
+        "yyyy-mm-dd hh24:mi:ss": "2024-05-06 07:08:09", 'YYYY-MM-DD"T"HH24:MI:SS"Z 5%d"': "2024-05-06T07:08:09Z 5%d",
+        "HH Mon Ddd %": "07 May 127 %",
+    }.items():  # fmt: skip
+        assert query(f"SELECT to_char({moment}, '{pattern}') AS t") == [{"t": expected}]
+    for pattern in ("Q", "MONTH", "Month", "FMDD", "SSSS", "YYYYY", 'YYYY"T', "am"):
+        with pytest.raises(QueryError, match="pattern of to_char has"):
+            query(f"SELECT to_char({moment}, '{pattern}') AS t")
 
 
 def test_sqlalchemy_knows_the_version_and_the_types(query: Query) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.pq import ExecStatus
 
 from millpond.service.postgres import messages
 from millpond.service.postgres.messages import message
@@ -119,6 +120,8 @@ def test_a_cursor_of_sql_reads_forward(served: Any, binary: bool) -> None:
             assert client.execute("SELECT 7").fetchone() == (7,), "another statement runs meanwhile"
             assert [number for (number, _) in cursor] == [*range(3, 10_000)]
         client.execute("DECLARE other CURSOR FOR SELECT range FROM range(5)")
+        with pytest.raises(psycopg.errors.NumericValueOutOfRange), client.transaction():
+            client.execute(f"FETCH {'9' * 5_000} FROM other")
         assert client.execute("MOVE 3 FROM other").statusmessage == "MOVE 3"
         assert client.execute("FETCH ALL FROM other").fetchall() == [(3,), (4,)]
         assert client.execute("FETCH other").fetchall() == []
@@ -128,6 +131,26 @@ def test_a_cursor_of_sql_reads_forward(served: Any, binary: bool) -> None:
         client.rollback()
         with pytest.raises(psycopg.errors.UndefinedTable):
             client.execute("DECLARE wrong CURSOR FOR SELECT * FROM nosuch")
+
+
+def test_a_cursor_that_cannot_be_declared_is_refused(served: Any) -> None:
+    with served.connect(autocommit=False) as client:
+        client.execute("DECLARE some CURSOR FOR SELECT range AS n FROM range(%s)", (5,))
+        assert client.pgconn.prepare(b"f", b"FETCH 999999999999999999 FROM some").status == ExecStatus.COMMAND_OK
+        assert client.pgconn.describe_prepared(b"f").fname(0) == b"n"
+        client.pgconn.prepare(b"d", b"DECLARE late CURSOR FOR SELECT $1::int + 1")
+        assert (client.pgconn.describe_prepared(b"d").nfields, client.pgconn.describe_prepared(b"d").nparams) == (0, 1)
+        assert len(client.execute("FETCH 999999999999999999 FROM some").fetchall()) == 5
+        client.commit()
+        for statement, error in {
+            "DECLARE kept CURSOR WITH HOLD FOR SELECT 1": psycopg.errors.FeatureNotSupported,
+            "DECLARE some CURSOR FOR SELECT 1; DECLARE some CURSOR FOR SELECT 1": psycopg.errors.DuplicateCursor,
+            "DECLARE some CURSOR FOR COMMIT": psycopg.errors.SyntaxError,
+            "DECLARE some CURSOR FOR FETCH other": psycopg.errors.SyntaxError,
+        }.items():
+            with pytest.raises(error):
+                client.execute(statement)
+            client.rollback()
 
 
 def test_a_parameter_may_be_an_array(served: Any) -> None:

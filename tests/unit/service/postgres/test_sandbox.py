@@ -139,3 +139,12 @@ NAMES = {
 )  # fmt: skip
 def test_columns_without_an_alias_have_the_names_of_postgresql(sandbox: Sandbox, sql: str, expected: list[str]) -> None:
     assert names(sandbox, sql) == expected
+
+
+@pytest.mark.parametrize(
+    ("columns", "number"),
+    [("page, count(*)", 2), ("page AS count, count(*)", None), ("min(page), count(n), count(*)", None)],
+)
+def test_a_name_that_several_columns_have_is_not_replaced(sandbox: Sandbox, columns: str, number: int | None) -> None:
+    orders = sandbox.check(f"SELECT {columns} FROM visits GROUP BY page ORDER BY count").orders
+    assert [one[2] for one in orders] == [number] * (number is not None)

@@ -2,7 +2,8 @@
 
 Names follow the conventions of Prometheus (https://prometheus.io/docs/practices/naming): base units, and `_total` for
 numbers that only increase while a process leads. Labels are names of queries, streams, partitions, instances, hosts,
-sinks and error codes only, so their number is bounded by what is declared.
+sinks and error codes only. Their number is bounded by what is declared, except that of hosts: only those of the newest
+epoch are shown, but a pod that is replaced is a new host, and so a new time series.
 """
 
 from __future__ import annotations
