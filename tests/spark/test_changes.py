@@ -608,9 +608,9 @@ def test_queries_are_changed_from_another_thread_on_a_silent_pond(spark: SparkSe
         with pytest.raises(ChangeRefused, match="running already"):
             pond.run()
         for wrong in ((), (1, 2), ([],)):
-            with pytest.raises(QueryTypeError, match="is no key of spend"):
+            with pytest.raises(QueryTypeError, match="is not a key of spend"):
                 pond.lookup("spend", *wrong)
-        with pytest.raises(QueryTypeError, match="'out', which is no Sink"):
+        with pytest.raises(QueryTypeError, match="'out', which is not a Sink"):
             pond.add("wide", WIDE, sink="out")  # type: ignore[arg-type]
         with pytest.raises(QueryTypeError, match="has no name"):
             pond.add("", WIDE)

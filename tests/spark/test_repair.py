@@ -119,7 +119,7 @@ def test_the_newest_records_are_lost(
     with pytest.raises(AheadError, match=told):
         ran(spark, base)
     assert log_of(base) == before, "nothing was claimed"
-    monkeypatch.setattr(amounts, "SAY_EVERY_US", 0)
+    monkeypatch.setattr(amounts, "PROGRESS_EVERY_US", 0)
     with caplog.at_level(logging.INFO, "millpond.pond"):
         told = " ".join(repaired(spark, base))
     assert re.search(r"1 of 2 queries are analysed, about \d+ seconds? left", caplog.text)

@@ -22,7 +22,7 @@ from millpond.log.follower import Follower, Interruptible, let_go
 from millpond.log.manifest import Manifest, Manifests, fold, load
 from millpond.log.port import Log
 from millpond.log.records import Entry, decode
-from millpond.plan.explain.amounts import Countdown
+from millpond.plan.explain.amounts import RemainingTime
 from millpond.spans import Span
 
 RECORDS_PER_TURN = 8
@@ -47,7 +47,7 @@ class FollowerStatus:
     """The state of a follower: its cursor (-1 before its first turn), and its failures since the last success.
 
     `retry_at_us`: the time of the next try by the runner's clock; None if none is due. `note`: what it has repaired
-    by itself. `left_s`: about how many seconds it will need for the records that it is behind; None if not known.
+    by itself. `remaining_s`: about how many seconds it will need for the records that it is behind; None if not known.
     """
 
     name: str
@@ -57,13 +57,13 @@ class FollowerStatus:
     error: str | None = None
     retry_at_us: int | None = None
     note: str | None = None
-    left_s: float | None = None
+    remaining_s: float | None = None
 
 
 @dataclass(slots=True)
 class _Driven:
     follower: Follower
-    catch_up: Countdown
+    catch_up: RemainingTime
     cursor: int = NOTHING_APPLIED
     manifest: Manifest | None = None
     """The manifest at the cursor; None: the cursor must be read from the follower first."""
@@ -141,7 +141,7 @@ class Runner:
         with self._changed:
             if follower.name in self._driven:
                 raise ValueError(f"a follower named {follower.name} is driven already")
-            self._driven[follower.name] = _Driven(follower, Countdown(self._clock))
+            self._driven[follower.name] = _Driven(follower, RemainingTime(self._clock))
             self._news = True
             self._changed.notify_all()
 
@@ -210,7 +210,7 @@ class Runner:
                     driven.retry_at_us,
                     getattr(driven.follower, "note", None),
                     # the number of records is known from the first turn on, and no rate follows from failures
-                    driven.catch_up.left_s(
+                    driven.catch_up.update(
                         max(0, self._head - driven.cursor) if driven.manifest and not driven.error else 0
                     ),
                 )

@@ -124,7 +124,7 @@ def test_the_time_until_a_follower_has_caught_up_follows_from_its_rate(start: An
     for second in range(4):
         clock.us = second * 1_000_000
         (status,) = runner.status()
-        left.append((status.behind, status.left_s))
+        left.append((status.behind, status.remaining_s))
         one.failures = int(second == 2)
         runner.turn()
     behind = head + 1 - RECORDS_PER_TURN

@@ -18,7 +18,7 @@ from millpond.log.cursor import NOTHING_APPLIED, Cursor, ahead, cursor_at, curso
 from millpond.log.follower import Follower, Remote, Reversible
 from millpond.log.manifest import Manifest, load
 from millpond.log.records import decode
-from millpond.plan.explain.amounts import reported
+from millpond.plan.explain.amounts import with_progress
 
 _log = logging.getLogger("millpond.pond")
 
@@ -47,7 +47,7 @@ def reconcile(truth: Truth, followers: Iterable[Follower]) -> list[str]:
     """
     done: list[str] = []
     refused: list[AheadError] = []
-    for follower in reported([*followers], "sinks are checked", _log.info, lap_us):
+    for follower in with_progress([*followers], "sinks are checked", _log.info, lap_us):
         cursor = follower.cursor() if isinstance(follower, Reversible) else _known(follower)
         if _is_in_log(truth, cursor):
             continue

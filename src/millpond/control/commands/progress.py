@@ -16,7 +16,7 @@ from millpond.control.pond.report import QUERY
 from millpond.followers.prune import PruneFollower
 from millpond.followers.runner import FollowerStatus
 from millpond.model.selection import is_inner
-from millpond.plan.explain.amounts import backlog, left_text
+from millpond.plan.explain.amounts import backlog, remaining_text
 from millpond.plan.groups.plan import Plan
 from millpond.runtime.gather.lateness import ANY_PARTITION
 from millpond.runtime.task.counters import WHOLE_POND
@@ -115,7 +115,7 @@ class Progress:
         if not behind:
             return f"sinks up to date{notes}"
         worst = max(behind, key=lambda one: (one.error is not None, one.behind))
-        more = f": {worst.error}" if worst.error else left_text(worst.left_s)
+        more = f": {worst.error}" if worst.error else remaining_text(worst.remaining_s)
         return f"{worst.name} {worst.behind:,} records of the log behind{more}{notes}"
 
     def __enter__(self) -> Progress:

@@ -130,7 +130,7 @@ def _run(settings: Run, steps: Steps, *, once: bool, drain: bool) -> int:
         instances=settings.instances, store=store,
         on_epoch=committed,
         stalled_after=settings.stalled_after,
-    ) as pond, steps.then("The closing of the pond"), warnings_to(say):  # fmt: skip
+    ) as pond, steps.then("The closing of the pond"), pond_log_to(say):  # fmt: skip
         given_parameters(pond, settings.folder, settings.parameters)
         steps.begin("The analysis of the pond file")
         pond.load(settings.text)
@@ -176,7 +176,7 @@ def _summarise(problems: Sequence[Problem], say: Callable[[object], None]) -> No
 
 
 @contextmanager
-def warnings_to(say: Callable[[object], None]) -> Iterator[None]:
+def pond_log_to(say: Callable[[object], None]) -> Iterator[None]:
     """In this context, print what a pond logs: each problem when it happens, and the progress of long steps."""
     handler = logging.NullHandler() if is_json() else _Says(say)
     log = logging.getLogger(LOGGER)
@@ -209,7 +209,7 @@ def repair_file(settings: Run) -> list[str]:
     store = checked_store(settings.store)  # before Spark starts, which takes seconds
     spark = spark_session(settings.master, driver_memory=settings.memory, mllib=False)
     say = partial(Console(stderr=True).print, highlight=False, markup=False, soft_wrap=True)
-    with Pond(spark, settings.folder, store=store) as pond, warnings_to(say):
+    with Pond(spark, settings.folder, store=store) as pond, pond_log_to(say):
         given_parameters(pond, settings.folder, settings.parameters)
         pond.load(settings.text)
         return pond.repair() or ["No sink is ahead of the log."]

@@ -238,7 +238,9 @@ class Declarations:
             raise QueryTypeError("The query has no name.", "Give it one, such as 'visits'.")
         wrong = next((one for one in (options.sink, options.late) if not isinstance(one, Sink | None)), None)
         if wrong is not None:
-            raise QueryTypeError(f"The sink of {name} is {wrong!r}, which is no Sink.", "Write Sink('json', 'FOLDER').")
+            raise QueryTypeError(
+                f"The sink of {name} is {wrong!r}, which is not a Sink.", "Write Sink('json', 'FOLDER')."
+            )
         how: dict[str, Any] = options._asdict()
         budget, incomplete = how.pop("budget"), how.pop("incomplete")
         del how["backfill_us"]

@@ -252,7 +252,7 @@ class Pond:
         """The latest row of a served query for a key (its values in order), and the record as of which it is current.
 
         Raises:
-            QueryError: there is no such query, the pond is not open, or the values are no key of the query.
+            QueryError: there is no such query, the pond is not open, or the values are not a key of the query.
             StoreError: the query is not served.
         """
         opened, query = self._opened(), self._query(name)
@@ -264,7 +264,7 @@ class Pond:
         except (ValueError, TypeError) as error:  # errors of Arrow are subclasses
             types = ", ".join(one.type for one in group.keys)
             raise QueryTypeError(
-                f"{key} is no key of {name}, which has {count_of(len(group.keys), 'value')}: {types}.",
+                f"{key} is not a key of {name}; its key has {count_of(len(group.keys), 'value')}: {types}.",
                 f"Write pond.lookup({name!r}, …) with a value of each type.",
             ) from error
         text, bucket = served_key(columns, 1, opened.spec.buckets, group.spread_by)

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-SAY_EVERY_US = 5_000_000
-"""How often the progress of a long work is reported."""
+PROGRESS_EVERY_US = 5_000_000
+"""How often the progress of a long task is reported."""
 
 _HOUR_US = 3_600_000_000
 _UNITS = (
@@ -55,25 +55,25 @@ def time_left(done: float, total: float, took_us: int) -> str:
     >>> time_left(16, 48, 10_000_000), time_left(1, 1_000, 500_000), time_left(0, 48, 7)
     (', about 20 seconds left', ', about 8 minutes left', '')
     """
-    return left_text(took_us * (total - done) / done / 1e6 if 0 < done < total else None)
+    return remaining_text(took_us * (total - done) / done / 1e6 if 0 < done < total else None)
 
 
-def left_text(seconds: float | None) -> str:
+def remaining_text(seconds: float | None) -> str:
     """The time that a work will still take, as the end of a sentence; empty if it is not known.
 
-    >>> left_text(3.2), left_text(None)
+    >>> remaining_text(3.2), remaining_text(None)
     (', about 3 seconds left', '')
     """
     return "" if seconds is None else f", {about(1e6 * seconds)} left"
 
 
-def reported(items: Sequence[T], done: str, say: Callable[[str], object], clock: Callable[[], int]) -> Iterator[T]:
-    """The items of a long work. Every few seconds it says how many are `done`, and about how long the rest will take.
+def with_progress(items: Sequence[T], done: str, say: Callable[[str], object], clock: Callable[[], int]) -> Iterator[T]:
+    """Yields the items of a long task and reports its progress every few seconds: how many are `done`, and the rest.
 
     `clock`: the time in µs.
 
     >>> times = iter(range(0, 99_000_000, 3_000_000))
-    >>> [*reported("abcd", "queries are analysed", print, lambda: next(times))]
+    >>> [*with_progress("abcd", "queries are analysed", print, lambda: next(times))]
     1 of 4 queries are analysed, about 18 seconds left.
     3 of 4 queries are analysed, about 4 seconds left.
     ['a', 'b', 'c', 'd']
@@ -81,13 +81,13 @@ def reported(items: Sequence[T], done: str, say: Callable[[str], object], clock:
     began = said = clock()
     for number, item in enumerate(items):
         now = clock()
-        if number and now - said >= SAY_EVERY_US:
+        if number and now - said >= PROGRESS_EVERY_US:
             said = now
             say(f"{number:,} of {len(items):,} {done}{time_left(number, len(items), now - began)}.")
         yield item
 
 
-class Countdown:
+class RemainingTime:
     """Estimates when an amount of work will be done, at the rate since it began to shrink. Not thread-safe.
 
     `clock`: the time in µs.
@@ -97,8 +97,8 @@ class Countdown:
         self._clock = clock
         self._since = self._of = self._last = 0
 
-    def left_s(self, amount: int) -> float | None:
-        """In how many seconds nothing of the current `amount` will be left.
+    def update(self, amount: int) -> float | None:
+        """Set the current amount, and return in how many seconds nothing of it will be left.
 
         None: nothing is left, or nothing was done since the first call, or since the amount last grew.
         """

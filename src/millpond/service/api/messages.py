@@ -363,7 +363,7 @@ class SourceShown(msgspec.Struct, frozen=True):
 class FollowerShown(msgspec.Struct, frozen=True):
     """The number of records of the log that a sink or the view still has to apply, and its error, if it has one.
 
-    `left_s`: about how many seconds that will take; None if it is not known. For the backlog of input see
+    `remaining_s`: about how many seconds that will take; None if it is not known. For the backlog of input see
     `SourceShown`.
     """
 
@@ -371,7 +371,7 @@ class FollowerShown(msgspec.Struct, frozen=True):
     behind: int
     error: str | None = None
     note: str | None = None
-    left_s: float | None = None
+    remaining_s: float | None = None
 
 
 class Failure(msgspec.Struct, frozen=True):

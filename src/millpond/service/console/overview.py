@@ -10,7 +10,7 @@ from nicegui import ui
 
 from millpond.clock import utc
 from millpond.model.endpoints import READ
-from millpond.plan.explain.amounts import backlog, left_text
+from millpond.plan.explain.amounts import backlog, remaining_text
 from millpond.service.api.messages import FollowerShown, QueryShown, SourceShown, Status
 from millpond.service.console.changes import ScaleForm
 from millpond.service.console.layout import CHART_TEXT, Figures, page, pushed, table
@@ -104,10 +104,11 @@ def _figures(status: Status) -> dict[str, str]:
 def _follower_state(one: FollowerShown) -> str:
     """What delays a sink or the view, or what it has to report.
 
-    >>> _follower_state(FollowerShown("view", 900, left_s=12)), _follower_state(FollowerShown("view", 1))
+    >>> _follower_state(FollowerShown("view", 900, remaining_s=12)), _follower_state(FollowerShown("view", 1))
     ('is catching up, about 12 seconds left', 'up to date')
     """
-    behind = f"is catching up{left_text(one.left_s)}" if one.behind > 1 else ""  # one record was just committed
+    # one record was just committed
+    behind = f"is catching up{remaining_text(one.remaining_s)}" if one.behind > 1 else ""
     return one.error or behind or one.note or "up to date"
 
 

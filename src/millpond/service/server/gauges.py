@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import Metric
 
 from millpond.clock import Clock, lap_us
 from millpond.log.records import EpochRecord
-from millpond.plan.explain.amounts import Countdown
+from millpond.plan.explain.amounts import RemainingTime
 from millpond.reconfigure.catalog import query_name
 from millpond.runtime.inspect.timeline import pieces, trace_of
 from millpond.runtime.task.counters import FATES, WHOLE_POND, Counters, Counts, in_receipt
@@ -69,7 +69,7 @@ class Gauges:
         self._totals = Counters()
         self._instances: dict[int, InstanceTotals] = {}
         self._hosts: Mapping[int, str] = {}
-        self._migration = Countdown(clock)
+        self._migration = RemainingTime(clock)
         self._durations = Histogram(
             "millpond_epoch_duration_seconds", "From the request for the first event of an epoch to its commit.",
             registry=None, buckets=SECONDS,
@@ -134,7 +134,7 @@ class Gauges:
         None: none migrate, or none has arrived since the first call.
         """
         with self._lock:
-            return self._migration.left_s(moving)
+            return self._migration.update(moving)
 
     def durations(self) -> Iterator[Metric]:
         """The histograms of the durations of epochs, and of their steps."""

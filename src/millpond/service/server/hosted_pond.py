@@ -111,7 +111,7 @@ class HostedPond:
         with suppress(NotServingError):
             leading = self._pond()
             followers = tuple(
-                FollowerShown(one.name, one.behind, one.error, one.note, one.left_s) for one in leading.status()
+                FollowerShown(one.name, one.behind, one.error, one.note, one.remaining_s) for one in leading.status()
                 if one.name != PruneFollower.name and not one.name.startswith(QUERY)
             )  # fmt: skip
             if not self._supervisor.stalled():  # Spark may never answer

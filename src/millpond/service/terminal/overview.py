@@ -15,7 +15,7 @@ from rich.text import Text
 
 from millpond.clock import utc
 from millpond.model.endpoints import READ
-from millpond.plan.explain.amounts import about, backlog, left_text
+from millpond.plan.explain.amounts import about, backlog, remaining_text
 from millpond.service.api.messages import Placed, QueryShown, Status
 from millpond.service.terminal.text import instances_text, listed_problems
 
@@ -85,7 +85,7 @@ def _numbers(status: Status, placed: Placed | None) -> Table:
         table.add_row(f"source {source.stream}", waiting)
     late = [follower for follower in status.followers if follower.behind > 1 or follower.error]
     for follower in late:
-        more = f": {follower.error}" if follower.error else left_text(follower.left_s)
+        more = f": {follower.error}" if follower.error else remaining_text(follower.remaining_s)
         table.add_row(follower.name, f"{follower.behind:,} records of the log behind{more}")
     if not late:
         count = sum(not follower.name.startswith(READ) for follower in status.followers)

@@ -12,7 +12,7 @@ from decimal import Decimal
 import msgspec
 
 from millpond.clock import utc
-from millpond.plan.explain.amounts import count_of, duration, left_text
+from millpond.plan.explain.amounts import count_of, duration, remaining_text
 from millpond.runtime.inspect.timeline import Trace, pieces
 from millpond.service.api.messages import (
     Changed,
@@ -60,7 +60,7 @@ def instances_text(status: Status) -> str:
     '3, 12 buckets migrate, about 8 seconds left'
     """
     moving = f", {status.buckets_moving:,} buckets migrate" if status.buckets_moving else ""
-    return f"{status.instances:,}{moving}{left_text(status.moved_in_s)}"
+    return f"{status.instances:,}{moving}{remaining_text(status.moved_in_s)}"
 
 
 def listed_problems(status: Status) -> list[str]:

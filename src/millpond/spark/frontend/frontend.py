@@ -24,7 +24,7 @@ from millpond.model.expressions import Literal
 from millpond.model.selection import AnyQuery, foreign_keys
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
-from millpond.plan.explain.amounts import reported
+from millpond.plan.explain.amounts import with_progress
 from millpond.plan.upstream.steps import inner_of, streams_of, ttl_us_of, with_inner
 from millpond.spark.analysis.derived_streams import Derived, placeholder
 from millpond.spark.analysis.grouping.window_rows import check_emitted, emits_windows, is_hopping
@@ -189,7 +189,7 @@ class FrontEnd(DeclaredRelations):
                 else:
                     self.view(view.name, view.text or "", view.zone)
         made = []
-        for statement in reported(pond.queries if queries else (), _ANALYSED, _log.info, lap_us):
+        for statement in with_progress(pond.queries if queries else (), _ANALYSED, _log.info, lap_us):
             with within(statement.name, statement.line):
                 written = blank(text[: statement.start]) + statement.text
                 query = self._query(statement.terms(self._catalyst), written, statement.leaving)
@@ -257,7 +257,7 @@ class FrontEnd(DeclaredRelations):
         for relation in spec.relations:
             self._declare_again(relation)
         self._queries |= {query.name: query for query in queries}
-        for query in reported(spec.all_queries, _ANALYSED, _log.info, lap_us):
+        for query in with_progress(spec.all_queries, _ANALYSED, _log.info, lap_us):
             if not self._is_known(query, by_name):
                 self._analyse_again(query, by_name)
             if not (self._is_known(query, by_name) or query.name in self.unsupported):

@@ -80,7 +80,7 @@ def test_lag_names_the_worst_follower() -> None:
     bench = Bench()
     bench.statuses = [FollowerStatus("a", 1, 1), FollowerStatus("prune", 0, 9), FollowerStatus("view", 3, 5)]
     assert bench.progress.lag() == "view 5 records of the log behind"
-    bench.statuses = [FollowerStatus("view", 3, 900, left_s=12.0)]
+    bench.statuses = [FollowerStatus("view", 3, 900, remaining_s=12.0)]
     assert bench.progress.lag() == "view 900 records of the log behind, about 12 seconds left"
     bench.statuses = [FollowerStatus("a", 1, 2, 1, "disk full"), FollowerStatus("view", 3, 5)]
     assert bench.progress.lag() == "a 2 records of the log behind: disk full"

@@ -43,7 +43,7 @@ def test_input_that_waits_and_sinks_that_lag_are_two_things() -> None:
         "source new not known yet", "sinks and view 2, up to date",
     } <= rows  # fmt: skip
     assert "lag" not in text
-    late = replace(STATUS, followers=(FollowerShown("view", 900, left_s=12.0),))
+    late = replace(STATUS, followers=(FollowerShown("view", 900, remaining_s=12.0),))
     assert "900 records of the log behind, about 12 seconds left" in shown(late)
     others = replace(STATUS, sources=(*sources, SourceShown("other", "records", 1)), events_per_s=1000.0)
     assert "at this rate" not in shown(others)  # the rate is that of both topics
