@@ -23,7 +23,7 @@ class EveryTenth:
 
 
 class SlowTenth(EveryTenth):
-    """The same, for the price of `EVENT_S` seconds an event, which need no core: for a machine with few of them."""
+    """Sleeps `EVENT_S` per event, so its load does not depend on cores."""
 
     EVENT_S = 200e-6
 

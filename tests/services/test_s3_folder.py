@@ -87,33 +87,33 @@ def test_throttled_requests_are_retried(folder: ObjectFolder, s3_server: S3Serve
     assert folder.names() == [numbered_name(0)]
 
 
-def test_a_put_that_arrives_late_changes_no_record(folder: ObjectFolder, s3_server: S3Server) -> None:
+def test_a_delayed_put_changes_no_record(folder: ObjectFolder, s3_server: S3Server) -> None:
     log = Log(folder)
-    s3_server.fail(("PUT", "arrives late"))
+    s3_server.fail(("PUT", "delayed put"))
     assert log.append(0, b"ours") == Won(), "the client makes the request again"
-    s3_server.fail(("PUT", "arrives late"))
+    s3_server.fail(("PUT", "delayed put"))
     log.write_hint(0)
     assert [log.append(n, b"later") for n in range(1, 6)] == [Won()] * 5
     log.write_hint(5)
-    s3_server.fail(("PUT", "arrives late"))
+    s3_server.fail(("PUT", "delayed put"))
     log.write_hint(0)
-    assert [log.read(0) for _ in range(5)] == [b"ours"] * 5, "by now, both late puts have arrived"
+    assert [log.read(0) for _ in range(5)] == [b"ours"] * 5, "by now, both delayed puts are carried out"
     assert folder.read("_last") == b"0" and log.last() == 5
 
 
-def test_a_late_listing_lacks_the_newest_records_only(folder: ObjectFolder, s3_server: S3Server) -> None:
+def test_a_stale_listing_lacks_the_newest_records_only(folder: ObjectFolder, s3_server: S3Server) -> None:
     log = Log(folder)
     for n in range(5):
         log.append(n, b"x")
-    s3_server.fail(("LIST", "listed late"))
+    s3_server.fail(("LIST", "stale listing"))
     assert folder.names() == [numbered_name(n) for n in range(2)]
-    s3_server.fail(("LIST", "listed late"))
+    s3_server.fail(("LIST", "stale listing"))
     assert log.last() == 1, "without a hint"
     assert log.last(0) == 4 and folder.names() == [numbered_name(n) for n in range(5)]
 
 
 def test_a_disturbed_store_keeps_what_a_log_needs(folder: ObjectFolder, s3_server: S3Server) -> None:
-    log, before = Log(folder), s3_server.met()
+    log, before = Log(folder), s3_server.fault_counts()
     s3_server.disturb(0.3)
     for n in range(20):
         assert log.append(n, b"%d" % n) in (Won(), Lost(b"%d" % n))
@@ -122,8 +122,7 @@ def test_a_disturbed_store_keeps_what_a_log_needs(folder: ObjectFolder, s3_serve
         assert folder.exists(numbered_name(n))
     s3_server.disturb(0)
     assert [log.read(n) for n in range(20)] == [b"%d" % n for n in range(20)]
-    met = {fault for fault, count in s3_server.met().items() if count > before.get(fault, 0)}
-    assert met == {fault for faults in DISTURBANCES.values() for fault in faults}
+    assert {*(s3_server.fault_counts() - before)} == {fault for faults in DISTURBANCES.values() for fault in faults}
 
 
 def test_a_store_that_refuses_conditions_is_no_store_that_does_not_answer(s3_connected: S3Server) -> None:

@@ -12,7 +12,7 @@ from millpond.clock import lap_us
 from millpond.control.commands.doctor import Target, check_place
 from millpond.control.wiring.pond_reader import read_truth
 from millpond.control.wiring.stores_and_followers import new_writer
-from millpond.control.wiring.truth import open_truth, remembered
+from millpond.control.wiring.truth import cache_truth, open_truth
 from millpond.errors import CorruptError, ForeignPondError, PlaceError
 from millpond.log.locations.address import Address, address_of
 from millpond.log.manifest import load
@@ -49,7 +49,7 @@ def test_a_process_opens_a_pond_again_with_few_requests_and_sees_a_log_that_was_
         writer = new_writer(truth)
         claimed = writer.take_over(1, "host", 1, "0", lambda _manifest: "{}")
         perform(claimed, truth.log, truth.manifests, lambda _n: None)
-        truth = remembered(truth._replace(manifest=writer.manifest))
+        truth = cache_truth(truth._replace(manifest=writer.manifest))
     address.objects().remove(f"manifest/{name}" for name in address.folder("manifest").names())
     before = s3_connected.requests()
     again = open_truth(address, tmp_path)
@@ -59,6 +59,14 @@ def test_a_process_opens_a_pond_again_with_few_requests_and_sees_a_log_that_was_
     address.objects().remove(f"log/{numbered_name(n)}" for n in range(10, 20))
     restored = open_truth(address, tmp_path)
     assert restored.manifest.n == 9 and restored.log.read(10) is None, "nothing is left of the lost records"
+    cache_truth(truth._replace(manifest=restored.manifest))  # it keeps records that were lost
+    writer = new_writer(restored)
+    perform(
+        writer.take_over(1, "host", 1, "0", lambda _manifest: "{}"), restored.log, restored.manifests, lambda _n: None
+    )
+    again = open_truth(address, tmp_path)
+    assert again.manifest == writer.manifest and again.log.read(10) == restored.log.read(10)
+    assert again.log.read(11) is None
 
 
 def test_what_is_no_pond_is_refused_by_its_address(address: Address, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ class PartFolder(ABC):
 
     @abstractmethod
     def names(self, after: str = "") -> list[str]:
-        """The names that sort behind `after`, in no order; none if the folder does not exist."""
+        """The names that sort after `after`, in no order; none if the folder does not exist."""
 
     @abstractmethod
     def read(self, name: str) -> bytes | None:

@@ -340,7 +340,7 @@ def load(log: Log, manifests: Manifests, upto: int | None = None, known: Manifes
     Raises:
         CorruptError: the log is damaged or has a hole.
     """
-    if known is not None and (upto is None or known.n <= upto) and ends_with(known, log):
+    if known is not None and (upto is None or known.n <= upto) and contains_manifest(log, known):
         manifest = known
     else:
         found = (one for one in manifests.newest(upto) if upto is None or one.n <= upto)
@@ -349,11 +349,11 @@ def load(log: Log, manifests: Manifests, upto: int | None = None, known: Manifes
     if upto is None:
         last = log.last(manifest.n if manifest.n >= 0 else None)
         if last is not None and last > manifest.n:
-            _check_no_hole(log, manifest.n + 1)
+            _check_exists(log, manifest.n + 1)
     return manifest
 
 
-def check_whole(log: Log, manifest: Manifest) -> None:
+def check_no_hole(log: Log, manifest: Manifest) -> None:
     """Checks that no record exists after the last record of a manifest; called once per driver, as it lists names.
 
     An append into a hole would split the log in two, because the records after the hole follow another record.
@@ -362,7 +362,7 @@ def check_whole(log: Log, manifest: Manifest) -> None:
         CorruptError: the next record is missing, but later ones exist.
     """
     if log.highest(manifest.n) is not None:
-        _check_no_hole(log, manifest.n + 1)
+        _check_exists(log, manifest.n + 1)
 
 
 def read_sections(log: Log, manifests: Manifests, manifest: Manifest, read: Callable[[Manifest], T]) -> T:
@@ -392,10 +392,10 @@ def _tail(log: Log, first: int, upto: int | None) -> Iterator[Entry]:
         n += 1
 
 
-def ends_with(known: Manifest, log: Log) -> bool:
+def contains_manifest(log: Log, manifest: Manifest) -> bool:
     """Whether the log has the last record of a manifest, and so, by their digests, all records before it."""
-    data = log.read(known.n) if known.n >= 0 else None
-    return data is not None and digest_of(data) == known.digest
+    data = log.read(manifest.n) if manifest.n >= 0 else None
+    return data is not None and digest_of(data) == manifest.digest
 
 
 def _is_of(manifest: Manifest, log: Log) -> bool:
@@ -403,7 +403,7 @@ def _is_of(manifest: Manifest, log: Log) -> bool:
     return data is not None and decode(data, log.describe(manifest.n)).digest == manifest.digest
 
 
-def _check_no_hole(log: Log, n: int) -> None:
+def _check_exists(log: Log, n: int) -> None:
     # Another writer may have appended since the tail was read, so read again before reporting a hole.
     if log.read(n) is None:
         raise CorruptError(

@@ -59,7 +59,7 @@ class Folder(Protocol):
         """Whether the file exists, without reading it."""
 
     def names(self, after: str = "") -> list[str]:
-        """Returns the names that sort behind `after`, in any order; may be slow, so it is never called within an epoch.
+        """Returns the names that sort after `after`, in any order; may be slow, so it is never called within an epoch.
         """
 
     def remove(self, name: str) -> None:

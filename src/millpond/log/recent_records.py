@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 
-from millpond.log.port import Folder
+from millpond.log.port import Folder, numbered_name
 
 _MOST_RECORDS = 256
 _MOST_BYTES = 64 << 20
@@ -70,11 +70,16 @@ class RecentRecords:
         self._folder.remove(name)
         self._forget(name)
 
-    def adopt(self, other: RecentRecords) -> None:
-        """Keeps what another one keeps; the caller has checked that both are of the same log."""
+    def copy_from(self, other: RecentRecords, last: int) -> None:
+        """Copies the records of another cache of the same log up to record `last`, except those that are kept here.
+
+        The caller has checked that both logs have the same record `last`; a log that was restored may differ after it.
+        """
         with other._lock:
-            kept = [*other._kept.items()]
-        for name, data in kept:
+            copied = [(name, data) for name, data in other._kept.items() if name <= numbered_name(last)]
+        with self._lock:
+            kept = [*self._kept.items()]
+        for name, data in (*copied, *kept):
             self._keep(name, data)
 
     def _keep(self, name: str, data: bytes) -> None:

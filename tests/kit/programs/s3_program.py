@@ -3,7 +3,7 @@
 Paths below `/_test/` control the layer. `PUT /_test/faults` takes a JSON list of `[kind, fault]`: the next request of
 that kind gets that fault. `PUT /_test/rate` takes the probability with which any request gets one of `DISTURBANCES`,
 by turns.
-`GET /_test/requests` returns the number of requests by kind, and `GET /_test/met` that of faults by name.
+`GET /_test/requests` returns the number of requests by kind, and `GET /_test/fault_counts` that of faults by name.
 
 Moto looks whether an object exists and then stores it, as two steps. A real store decides in one step, so requests that
 carry a condition run one at a time here.
@@ -25,18 +25,18 @@ from typing import Any
 from urllib.parse import parse_qs
 
 DISTURBANCES = {
-    "PUT": ("throttled", "failed after", "cut after", "arrives late"),
+    "PUT": ("throttled", "failed after", "cut after", "delayed put"),
     "GET": ("throttled", "cut after"),
     "HEAD": ("throttled",),
-    "LIST": ("throttled", "listed late"),
+    "LIST": ("throttled", "stale listing"),
 }
-"""What happens to requests of a store on a bad day, by kind; such a store still keeps what it promises."""
+"""Faults that a store shows under load, by kind of request; its guarantees still hold."""
 
 _LATER = 5
-"""A put that arrives late is done before the request that so many requests separate from it."""
+"""A delayed put is carried out after this many further requests."""
 
-_NEWEST = 3
-"""The newest objects that a late listing lacks, at most."""
+MOST_UNLISTED = 3
+"""The newest objects that a stale listing lacks, at most."""
 
 _LISTED = re.compile(rb"<Contents>.*?</Contents>", re.DOTALL)
 
@@ -53,12 +53,12 @@ class _Layer:
         self._store = store
         self._one_condition_at_a_time = threading.Lock()
         self._counted: Counter[str] = Counter()
-        self._met: Counter[str] = Counter()
+        self._fault_counts: Counter[str] = Counter()
         self._faults: list[list[str]] = []
         self._rate, self._random = 0.0, Random(7)
         self._turns = {kind: cycle(faults) for kind, faults in DISTURBANCES.items()}
         self._held: deque[tuple[int, Callable[[], object]]] = deque()
-        self._newest: deque[str] = deque(maxlen=_NEWEST)
+        self._newest: deque[str] = deque(maxlen=MOST_UNLISTED)
         self._own = threading.Lock()
 
     def __call__(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
@@ -69,8 +69,8 @@ class _Layer:
         fault, due = self._noted(kind)
         for put in due:
             put()
-        if fault == "arrives late":
-            self._hold(environ)
+        if fault == "delayed put":
+            self._delay(environ)
             return _cut(environ, start)
         if fault == "throttled":
             _body(environ)  # the connection stays open, so it must be read to its end
@@ -81,8 +81,8 @@ class _Layer:
         if fault == "condition ignored":
             environ.pop("HTTP_IF_NONE_MATCH", None)
             return self._store(environ, start)  # type: ignore[no-any-return]
-        if fault == "listed late":
-            return self._list_late(environ, start)
+        if fault == "stale listing":
+            return self._list_stale(environ, start)
         answer = self._stored(environ, _nothing if fault else start)
         if kind == "PUT":
             self._newest.append(path)
@@ -108,7 +108,7 @@ class _Layer:
                 due.append(self._held.popleft()[1])
             fault = self._planned(kind)
             if fault is not None:
-                self._met[fault] += 1
+                self._fault_counts[fault] += 1
             return fault, due
 
     def _planned(self, kind: str) -> str | None:
@@ -120,14 +120,14 @@ class _Layer:
             return next(self._turns[kind])
         return None
 
-    def _hold(self, environ: dict[str, Any]) -> None:
+    def _delay(self, environ: dict[str, Any]) -> None:
         """Keep a put for later."""
         kept = {name: value for name, value in environ.items() if name != "werkzeug.socket"}
         kept["wsgi.input"] = io.BytesIO(_body(environ))
         with self._own:
             self._held.append((self._counted.total() + _LATER, lambda: self._stored(kept, _nothing)))
 
-    def _list_late(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
+    def _list_stale(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
         """A listing as it was before the newest objects existed."""
         began: list[Any] = []
         body = b"".join(self._store(environ, lambda *words, **_: began.extend(words)))
@@ -147,7 +147,7 @@ class _Layer:
             if path == "/_test/rate":
                 self._rate = json.loads(body)
                 return _reply(start, "200 OK", b"")
-            shown = self._met if path == "/_test/met" else self._counted
+            shown = self._fault_counts if path == "/_test/fault_counts" else self._counted
             return _reply(start, "200 OK", json.dumps(shown).encode())
 
 

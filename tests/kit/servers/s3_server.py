@@ -7,19 +7,20 @@ import importlib.util
 import itertools
 import json
 import sys
+from collections import Counter
 from contextlib import suppress
 from typing import Literal
 
 from kit.servers.servers import LOOPBACK, SECONDS, Host, Watched, free_ports, until
 
 Fault = Literal[
-    "throttled", "failed after", "cut after", "arrives late", "listed late", "condition ignored", "condition refused"
+    "throttled", "failed after", "cut after", "delayed put", "stale listing", "condition ignored", "condition refused"
 ]
 """What happens to a request. `throttled`: 503, and nothing is done. `failed after`: done, then answered by 500.
-`cut after`: done, then the connection is closed without a reply. `arrives late`: the connection is closed, and the put
-is done five requests later. `listed late`: the listing lacks the three newest objects. Stores without conditional puts
-have the other two: `condition ignored`: an existing object is overwritten. `condition refused`: 501, and nothing is
-done.
+`cut after`: done, then the connection is closed without a reply. `delayed put`: the connection is closed, and the put
+is done five requests later. `stale listing`: the listing lacks the three newest objects. Stores without conditional
+puts have the other two: `condition ignored`: an existing object is overwritten. `condition refused`: 501, and nothing
+is done.
 """
 
 
@@ -78,10 +79,9 @@ class S3Server(Watched):
         """Let each request fail with this probability, as those of a busy store do (`s3_program.DISTURBANCES`)."""
         self._request("PUT", "/_test/rate", json.dumps(rate).encode())
 
-    def met(self) -> dict[str, int]:
-        """The number of requests since the start that each fault has met."""
-        counted: dict[str, int] = json.loads(self._request("GET", "/_test/met"))
-        return counted
+    def fault_counts(self) -> Counter[str]:
+        """How often each fault has happened since the start."""
+        return Counter(json.loads(self._request("GET", "/_test/fault_counts")))
 
     def requests(self) -> dict[str, int]:
         """The number of requests since the start by kind: GET, PUT, HEAD, DELETE, LIST, BUCKET; retries count."""

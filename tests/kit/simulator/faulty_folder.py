@@ -21,14 +21,14 @@ REPLY_LOST = "reply lost"
 RETRIED = "retried, loses against itself"
 """A create was done, and reports that the object exists."""
 
-LATE = "arrives late"
+DELAYED_PUT = "delayed put"
 """A put is done some time after the caller was told that it failed."""
 
-LISTED_LATE = "listed late"
+STALE_LISTING = "stale listing"
 """A listing lacks some of the newest objects."""
 
-CREATE_FAULTS = (THROTTLED, REPLY_LOST, RETRIED, LATE)
-FOLDER_FAULTS = (*CREATE_FAULTS, LISTED_LATE)
+CREATE_FAULTS = (THROTTLED, REPLY_LOST, RETRIED, DELAYED_PUT)
+FOLDER_FAULTS = (*CREATE_FAULTS, STALE_LISTING)
 
 _NEWEST = 5
 
@@ -62,7 +62,7 @@ class FaultyFolder:
         if fault is None:
             return self._created(name, data)
         self.reached.add(fault)
-        if fault == LATE:
+        if fault == DELAYED_PUT:
             self._later(f"create of {name}", lambda: self._created(name, data))
         elif fault != THROTTLED:
             self._created(name, data)
@@ -72,10 +72,10 @@ class FaultyFolder:
 
     def replace(self, name: str, data: bytes) -> None:
         """Write the file over any older one; see `port.Folder`."""
-        fault = self._drawn((THROTTLED, REPLY_LOST, LATE))
+        fault = self._drawn((THROTTLED, REPLY_LOST, DELAYED_PUT))
         if fault is None or fault == REPLY_LOST:
             self._replaced(name, data)
-        if fault == LATE:
+        if fault == DELAYED_PUT:
             self._later(f"replace of {name}", lambda: self._replaced(name, data))
         if fault is not None:
             raise self._failed("replace", name, fault)
@@ -91,13 +91,13 @@ class FaultyFolder:
         return self.inner.exists(name)
 
     def names(self, after: str = "") -> list[str]:
-        """Return the names behind `after`, without some of the newest if this listing is old; see `port.Folder`."""
+        """Return the names after `after`, without some of the newest if this listing is old; see `port.Folder`."""
         self._throttle("names", "")
         found = self.inner.names(after)
         if self._random.random() >= 10 * self.rate:
             return found
         hidden = {name for name in self._newest if name in found and self._random.random() < 0.5}
-        self.reached |= {LISTED_LATE} if hidden else set()
+        self.reached |= {STALE_LISTING} if hidden else set()
         return [name for name in found if name not in hidden]
 
     def remove(self, name: str) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from kit.simulator.faulty_folder import CREATE_FAULTS, LATE, REPLY_LOST
+from kit.simulator.faulty_folder import CREATE_FAULTS, DELAYED_PUT, REPLY_LOST
 from kit.simulator.simulated_world import (
     BUCKETS,
     GROUP,
@@ -389,7 +389,7 @@ class Driver:
                 return result
             fault = yield f"{phase}:{_STEP_NAMES[type(effect)]}"
             if fault == CUT:
-                fault = self.random.choice((None, REPLY_LOST, LATE))
+                fault = self.random.choice((None, REPLY_LOST, DELAYED_PUT))
                 self.world.cut(self.token)
             if fault is not None and isinstance(effect, Append):
                 self.world.log_requests.plan(REPLY_LOST if fault == KILLED_MEANWHILE else fault)

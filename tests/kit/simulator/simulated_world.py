@@ -79,7 +79,7 @@ class MemoryFolder:
         return name in self.files
 
     def names(self, after: str = "") -> list[str]:
-        """Return the names behind `after`; see `port.Folder`."""
+        """Return the names after `after`; see `port.Folder`."""
         return [name for name in self.files if name > after]
 
     def remove(self, name: str) -> None:

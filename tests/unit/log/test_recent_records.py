@@ -44,6 +44,22 @@ def test_a_record_is_requested_once() -> None:
     assert log.last() == 1
 
 
+def test_copies_end_with_the_given_record_and_replace_nothing() -> None:
+    old, restored = RecentRecords(MemoryFolder("old")), CountingFolder()
+    for n in range(4):
+        Log(old).append(n, b"old")
+    for n, data in enumerate((b"old", b"old", b"new", b"new")):
+        Log(restored).append(n, data)
+    new = RecentRecords(restored)
+    log = Log(new)
+    assert log.read(2) == b"new"
+    new.copy_from(old, 1)
+    assert [log.read(n) for n in range(4)] == [b"old", b"old", b"new", b"new"]
+    assert restored.reads == [numbered_name(2), numbered_name(3)]
+    new.copy_from(old, 3)
+    assert [log.read(n) for n in (2, 3)] == [b"new", b"new"]
+
+
 def test_what_this_process_creates_is_reported() -> None:
     created = list[tuple[str, bytes]]()
     log = Log(RecentRecords(MemoryFolder("memory"), lambda name, data: created.append((name, data))))

@@ -16,7 +16,7 @@ from millpond.errors import CorruptError, ForeignPondError, PlaceError
 from millpond.local_path import check_own_links
 from millpond.log.check_create_if_absent import check_create_if_absent
 from millpond.log.locations.address import Address, Given, address_of
-from millpond.log.manifest import Manifest, Manifests, check_whole, ends_with, load, read_sections
+from millpond.log.manifest import Manifest, Manifests, check_no_hole, contains_manifest, load, read_sections
 from millpond.log.port import Log
 from millpond.log.recent_records import RecentRecords
 from millpond.runtime.task.file_sync import OpenFiles
@@ -93,7 +93,7 @@ def open_truth(given: Given, cache: Path | None = None) -> Truth:
     identity = identity_in(address)
     _check_creates(address / "log")
     truth = _loaded(address, identity, cache)
-    check_whole(truth.log, truth.manifest)
+    check_no_hole(truth.log, truth.manifest)
     return truth
 
 
@@ -131,25 +131,25 @@ def _loaded(address: Address, identity: str, cache: Path | None) -> Truth:
         log = Log(records)
         return Truth(address, folder, identity, log, manifests, load(log, manifests), run)
     recent = RecentRecords(records, partial(keep_record, folder, run))
-    log, known = Log(recent), _known.get((address, identity))
+    log, known = Log(recent), _last_truth.get((address, identity))
     manifest = load(log, manifests, known=None if known is None else known.manifest)
-    if known is not None and known.recent is not None and ends_with(known.manifest, log):
-        recent.adopt(known.recent)
-    return remembered(Truth(address, folder, identity, log, manifests, manifest, run, recent))
+    if known is not None and known.recent is not None and contains_manifest(log, known.manifest):
+        recent.copy_from(known.recent, known.manifest.n)
+    return cache_truth(Truth(address, folder, identity, log, manifests, manifest, run, recent))
 
 
-_known = dict[tuple[Address, str], Truth]()
+_last_truth = dict[tuple[Address, str], Truth]()
 """The pond in an object store that this process has read last, by its address and its name."""
 
 
-def remembered(truth: Truth) -> Truth:
+def cache_truth(truth: Truth) -> Truth:
     """Keep the newest manifest and records of a pond in an object store, so that opening it again reads few of them.
 
     A standby that takes over would otherwise read up to 256 records, one after the other.
     """
     if truth.recent is not None:
-        _known.clear()
-        _known[truth.address, truth.pond] = truth
+        _last_truth.clear()
+        _last_truth[truth.address, truth.pond] = truth
     return truth
 
 

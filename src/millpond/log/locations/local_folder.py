@@ -68,7 +68,7 @@ class LocalFolder:
             return (self._path / name).exists()
 
     def names(self, after: str = "") -> list[str]:
-        """Returns the names behind `after`, except those of temporary files; see `port.Folder`."""
+        """Returns the names after `after`, except those of temporary files; see `port.Folder`."""
         with self._explained():
             return [name for name in os.listdir(self._path) if name > after and not name.startswith(_TEMPORARY)]
 

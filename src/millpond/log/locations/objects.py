@@ -63,7 +63,7 @@ class Objects(ABC):
 
     @abstractmethod
     def list(self, after: str = "") -> Iterator[tuple[str, int]]:
-        """The names and sizes of the objects whose names sort behind `after`."""
+        """The names and sizes of the objects whose names sort after `after`."""
 
     @abstractmethod
     def rename(self, name: str, to: str) -> None:
@@ -110,7 +110,7 @@ class ObjectFolder:
         return self._objects.size(name) is not None
 
     def names(self, after: str = "") -> list[str]:
-        """Returns the names behind `after` by listing the prefix; see `port.Folder`."""
+        """Returns the names after `after` by listing the prefix; see `port.Folder`."""
         return [name for name, _ in self._objects.list(after)]
 
     def remove(self, name: str) -> None:

@@ -9,7 +9,7 @@ from itertools import islice
 import msgspec
 
 from millpond.control.wiring.pond_reader import read_truth
-from millpond.control.wiring.truth import Truth, holds_pond, remembered
+from millpond.control.wiring.truth import Truth, cache_truth, holds_pond
 from millpond.errors import ForeignPondError
 from millpond.log.locations.address import Given, address_of
 from millpond.log.manifest import Manifest, fold_all, load
@@ -73,7 +73,7 @@ class LogReader:
                     self._truth, _ = read_truth(self._address)
                 except ForeignPondError:  # the pond is just being created
                     return None
-            truth = self._truth = remembered(self._truth._replace(manifest=self._newest(self._truth)))
+            truth = self._truth = cache_truth(self._truth._replace(manifest=self._newest(self._truth)))
             manifest = truth.manifest
             key = (manifest.spec, len(manifest.changes))
             if self._spec is None or self._spec[:2] != key:
