@@ -1,4 +1,4 @@
-"""A served pond whose way to its bucket loses and delays packets, while a client changes queries: is each row there?
+"""Serves a pond over a network that loses and delays packets while queries change, and compares rows.
 
     python benchmarks/lossy_store.py [--seconds 60] [--loss 0.01 0.03 0.05] [--delay-ms 5] [--small]
 
