@@ -1,4 +1,4 @@
-"""Serves a pond over a network that loses and delays packets while queries change, and compares rows.
+"""Serves a pond over a network that loses and delays packets while queries change, and compares all rows.
 
     python benchmarks/lossy_store.py [--seconds 60] [--loss 0.01 0.03 0.05] [--delay-ms 5] [--small]
 
@@ -8,10 +8,10 @@ the packets in each direction, and each packet from the server arrives `--delay-
 adds a query or drops an older one, of whichever process leads.
 
 At the end every window is closed. Each row of the first query is compared with those that NumPy makes of the same
-events. Each query that was added must have the rows of a range of events without a gap, each once, and the history each
-change once. For each loss: the rows that are lost or surplus, changes, claims, lost packets, and the seconds from one
-epoch with events to the next, the median and the largest (`most_`). The last line is one JSON object, kept in
-`results/`; the exit code is 1 if a row or a change differs.
+events. Each query that was added must have the rows of all events that the log counts from its addition to its drop,
+each once, and the history each change once. For each loss: the rows that are lost or surplus, changes, claims, lost
+packets, and the seconds from one epoch with events to the next, the median and the largest (`most_`). The last line is
+one JSON object, kept in `results/`; the exit code is 1 if a row or a change differs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from kit.servers.servers import LOOPBACK, until
 from millpond.errors import MillpondError
 from millpond.log.locations.address import Address, address_of
 from millpond.log.port import Log
-from millpond.log.records import ClaimRecord, decode
+from millpond.log.records import ClaimRecord, EpochRecord, Record, decode
 from millpond.service.api.client import Client
 
 PATIENCE, PAUSE, KEPT = 2.0, 0.5, 3
@@ -101,23 +101,19 @@ def numbers(rows: Address) -> Counter[int]:
     return found
 
 
-def wrong(emitted: Counter[int]) -> int:
-    """How many events of a range lack in the rows of an added query, or are there too often."""
-    if not emitted:
-        return 0
-    taken = (number for number in range(min(emitted), max(emitted) + 1) if number % 1000 % NTH == 0)
-    right = Counter(taken)
-    return (right - emitted).total() + (emitted - right).total()
+def selected(records: Sequence[Record], added: int, dropped: int) -> Counter[int]:
+    """The events that a query selects whose addition and drop are these records; files are read in their order."""
+    read = [record.counts.get("*", {}).get("events", 0) if isinstance(record, EpochRecord) else 0 for record in records]
+    numbers = range(sum(read[:added]), sum(read[:dropped]))
+    return Counter(number for number in numbers if number % 1000 % NTH == 0)
 
 
-def gaps(address: Address) -> tuple[int, list[float]]:
-    """The number of claims in the log, and the seconds from each epoch with events to the next."""
-    log, records = Log(address.folder("log")), []
+def records_in(address: Address) -> list[Record]:
+    """All records of the log."""
+    log, records = Log(address.folder("log")), list[Record]()
     while (data := log.read(len(records))) is not None:
         records.append(decode(data).record)
-    times = [record.at / 1e6 for record in records if reads_events(record)]
-    claims = sum(isinstance(record, ClaimRecord) for record in records)
-    return claims, [later - earlier for earlier, later in pairwise(times)]
+    return records
 
 
 def measure(work: Path, loss: float, delay_ms: float, seconds: float) -> dict[str, float]:
@@ -147,19 +143,28 @@ def measure(work: Path, loss: float, delay_ms: float, seconds: float) -> dict[st
         until(lambda: watch.events() >= files * TURN_EVENTS, "all files are read", LIMIT)
         while changes.running():
             changes.make(most=0)
-        history = [(event.kind, event.name) for event in reversed(Client.of(address).history(10_000))]
+        history = [*reversed(Client.of(address).history(10_000))]
         for service in services:
             service.kill()
         words = ["run", str(work / "ev.sql"), "--checkpoint", str(address), "--once", "--drain", "--master", "local[2]"]
         subprocess.run([sys.executable, "-m", "millpond", *words], check=True, stdout=subprocess.DEVNULL)
-        found, right = Counter(written(rows)), expected(files)
-        added = [numbers(address_of(f"{bucket}/added/{name}")) for kind, name in changes.made if kind == "add"]
-        claims, waits = gaps(address)
+        found, right, records = Counter(written(rows)), expected(files), records_in(address)
+        committed = [(event.kind, event.name) for event in history]
+        made = dict(zip(committed, (event.record for event in history), strict=True))
+        added_rows, wrong_rows = 0, 0
+        for name in (name for kind, name in changes.made if kind == "add"):
+            emitted = numbers(address_of(f"{bucket}/added/{name}"))
+            must = selected(records, made["add", name], made["drop", name])
+            added_rows += emitted.total()
+            wrong_rows += (must - emitted).total() + (emitted - must).total()
+        times = [record.at / 1e6 for record in records if reads_events(record)]
+        claims = sum(isinstance(record, ClaimRecord) for record in records)
+        waits = [later - earlier for earlier, later in pairwise(times)]
         figures = {
             "changes": len(changes.made), "repeated_requests": changes.repeated, "claims": claims,
             "events": files * TURN_EVENTS, "rows": right.total(), "lost": (right - found).total(),
-            "surplus": (found - right).total(), "wrong_changes": int(history != changes.made),
-            "added_rows": sum(emitted.total() for emitted in added), "wrong_rows": sum(map(wrong, added)),
+            "surplus": (found - right).total(), "wrong_changes": int(committed != changes.made),
+            "added_rows": added_rows, "wrong_rows": wrong_rows,
             "epoch_s": round(median(waits), 2), "most_epoch_s": round(max(waits), 2),
         }  # fmt: skip
     return {**figures, "lost_packets": network.lost}
