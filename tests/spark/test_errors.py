@@ -59,7 +59,7 @@ QUERIES: list[tuple[str, type[MillpondError], str]] = [
     (f"SELECT c, count(*) {WM}\n WHERE length(c, 1) > 0 GROUP BY c, {W}", QueryTypeError, "line 2, column 8"),
     (f"SELECT c,, count(*) {WM} GROUP BY c, {W}", QuerySyntaxError, "line 1, column 10"),
     (f"SELECT c,\n percentile(v, 0.5, 2) AS p {WM} GROUP BY c, {W}", UnsupportedQuery, "line 2, column 2.*percentile"),
-    (f"SELECT c, stddev(DISTINCT\n v) AS p {WM} GROUP BY c, {W}", UnsupportedQuery, "line 1, column 11.*DISTINCT"),
+    (f"SELECT c, corr(DISTINCT\n v, v) AS p {WM} GROUP BY c, {W}", UnsupportedQuery, "line 1, column 11.*DISTINCT"),
     (f"SELECT count(*) AS n {WM} GROUP BY {W}\n ORDER BY n", UnsupportedQuery, "line 2, column 2: .*ORDER BY"),
     (f"SELECT parse_json(max(c)) AS y {WM} GROUP BY {W}", UnsupportedQuery, "line 1, column 8.* the type variant"),
     # behind a hopping window, whose text is rewritten before Spark counts
@@ -88,8 +88,11 @@ QUERIES: list[tuple[str, type[MillpondError], str]] = [
     ),
     (f"SELECT count(*) {WM} AS a\n FULL JOIN sites AS b ON a.c = b.c GROUP BY {W}", UnsupportedQuery, "line 2, column"),
     ("SELECT c, count(*)\n FROM sites GROUP BY c", QueryTypeError, "line 2, column 7: .* no stream"),
-    (f"SELECT count(*) FROM (SELECT\n DISTINCT * {WM}) GROUP BY {W}", UnsupportedQuery, "line 1, column 23"),
-    (f"SELECT array(v) AS k, {W} AS w, count(*) AS n {WM} GROUP BY ALL", UnsupportedQuery, "key `array"),
+    (
+        f"SELECT count(*) FROM (SELECT\n DISTINCT array(ts), ts {WM}) GROUP BY {W}",
+        UnsupportedQuery, "line 1, column 23",
+    ),
+    (f"SELECT array(ts) AS k, {W} AS w, count(*) AS n {WM} GROUP BY ALL", UnsupportedQuery, "key `array"),
     (f"SELECT c, count(*) {WM} WHERE c = '${{env:HOME}}' GROUP BY c, {W}", QueryRefused, "line 1, column"),
 ]  # fmt: skip
 
@@ -140,7 +143,7 @@ def test_a_wrong_query_is_told_where_it_is_wrong(
 
 @pytest.mark.parametrize(("query", "what"), [
     (f"SELECT c,\n sum(nosuch) {WM} GROUP BY c, {W}", "line 3, column 6"),
-    (f"SELECT c,\n bit_xor(DISTINCT v) {WM} GROUP BY c, {W}", "line 3, column 2"),
+    (f"SELECT c,\n corr(DISTINCT v, v) {WM} GROUP BY c, {W}", "line 3, column 2"),
     (f"SELECT c,\n java_method('a') {WM} GROUP BY c, {W}", "line 3, column 2"),
     (f"SELECT c,,\n v {WM} GROUP BY c, {W}", "line 2, column 38"),
 ])  # fmt: skip
