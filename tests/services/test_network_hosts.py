@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from time import monotonic
 
 import pytest
 
+from kit.inputs.required_services import skip_without
 from kit.servers.network_hosts import NetworkHosts
 
 pytestmark = pytest.mark.services
@@ -32,9 +32,7 @@ with socket.create_server((sys.argv[1], 0)) as listener:
 
 
 def test_what_hosts_send_arrives_late_although_packets_are_lost() -> None:
-    if (why := NetworkHosts.missing()) is not None:
-        assert "hosts" not in os.environ.get("MILLPOND_REQUIRE", ""), why
-        pytest.skip(why)
+    skip_without("hosts", NetworkHosts.missing())
     with NetworkHosts(2, delay_ms=50.0, mbit=100, loss=0.05) as hosts:
         first, second = hosts.host(1), hosts.host(2)
         words = [*second.inside, sys.executable, "-c", SERVE, second.address]

@@ -22,6 +22,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 from pyspark.sql import SparkSession
 
+from kit.inputs.required_services import skip_without
 from kit.programs.forked_program import ForkedProgram
 from kit.programs.shared_java import joining
 from kit.servers.chromium import chromium_binary
@@ -139,10 +140,7 @@ def served(
 def chromium() -> Iterator[Browser]:
     """Chromium for the tests of this file; an error where MILLPOND_REQUIRE names it, as in CI, and there is none."""
     binary = chromium_binary()
-    if binary is None:
-        reason = "no Chromium in the PATH: `apt-get install chromium`"
-        assert "chromium" not in os.environ.get("MILLPOND_REQUIRE", ""), reason
-        pytest.skip(reason)
+    skip_without("chromium", "no Chromium in the PATH: `apt-get install chromium`" if binary is None else None)
     with sync_playwright() as driver:
         # its sandbox needs rights that containers do not have; it visits pages of these tests only
         browser = driver.chromium.launch(executable_path=binary, args=["--no-sandbox"])

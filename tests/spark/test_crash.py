@@ -129,7 +129,7 @@ class World(NamedTuple):
     seen: dict[tuple[str, str], str]
 
     def base(self, name: str, files: int = FILES, bucket: bool = False) -> Path:
-        """A folder for one pond, with the first files of the input; the pond is there, or in a bucket."""
+        """A folder for one pond, with the first files of the input; the pond is in it, or in a bucket."""
         base = self.root / name
         (base / "in").mkdir(parents=True)
         (base / "faults").mkdir()

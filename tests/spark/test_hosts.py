@@ -21,6 +21,7 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from kit.inputs.required_services import skip_without
 from kit.programs.forked_program import ForkedProgram
 from kit.servers.network_hosts import NetworkHosts
 from kit.servers.redis_servers import RedisCluster, RedisServer
@@ -227,9 +228,7 @@ def _children(folder: str) -> list[int]:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    if (why := namespaces()) is not None:
-        assert "hosts" not in os.environ.get("MILLPOND_REQUIRE", ""), why
-        pytest.skip(why)
+    skip_without("hosts", namespaces())
     with NetworkHosts(2) as hosts, ExitStack() as stack:
         made = Cluster(tmp_path_factory.mktemp("cluster"), hosts)
         stack.callback(made.close)

@@ -121,10 +121,10 @@ def test_the_newest_records_are_lost(
     assert log_of(base) == before, "nothing was claimed"
     monkeypatch.setattr(amounts, "PROGRESS_EVERY_US", 0)
     with caplog.at_level(logging.INFO, "millpond.pond"):
-        told = " ".join(repaired(spark, base))
+        actions = " ".join(repaired(spark, base))
     assert re.search(r"1 of 2 queries are analysed, about \d+ seconds? left", caplog.text)
     assert re.search(r"1 of \d sinks are checked, about \d+ seconds? left", caplog.text)
-    assert f"The sink of w was set back to record {n - 1}" in told and "The sink of third was set back" in told
+    assert f"The sink of w was set back to record {n - 1}" in actions and "The sink of third was set back" in actions
     ran(spark, base)
     check_right(base)
     with made(spark, base) as pond:

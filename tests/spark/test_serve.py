@@ -160,28 +160,28 @@ def test_a_pond_is_served_changed_killed_and_taken_over(spark: SparkSession, tmp
         until(lambda: client().health().role == "leader", output_of("first"))
         with bench.serve("second") as second:
             # live changes, while the second one starts
-            asked = client()
-            until(lambda: asked.status().events == 200, output_of("first"))
+            leader = client()
+            until(lambda: leader.status().events == 200, output_of("first"))
             with pytest.raises(ChangeRefused, match="least"):
-                asked.add("big", BIG, sink="json")
-            assert asked.param("least", 40).record
-            price = asked.add("big", BIG, sink="json", dry_run=True)
+                leader.add("big", BIG, sink="json")
+            assert leader.param("least", 40).record
+            price = leader.add("big", BIG, sink="json", dry_run=True)
             assert isinstance(price, Priced) and price.cost == "complete later"
-            big = asked.add("big", BIG, sink="json")
+            big = leader.add("big", BIG, sink="json")
             assert isinstance(big, Changed) and big.record and big.complete_from_us == price.complete_from_us
-            before = asked.rows("big")
+            before = leader.rows("big")
             first_rows = subscribers.submit(lambda: [next(before) for _ in range(4)])
             with pytest.raises(QueryRefused):
-                asked.add("passwords", "SELECT * FROM text.`/etc/passwd`")
+                leader.add("passwords", "SELECT * FROM text.`/etc/passwd`")
             with pytest.raises(AccessError):
-                Client(asked.url, "a-token-that-is-wrong").queries()
+                Client(leader.url, "a-token-that-is-wrong").queries()
             bench.add_file()
             bench.add_file()
-            until(lambda: asked.status().events == 400, output_of("first"))
-            until(lambda: asked.lookup("spend", "c1").window_us == (20 * SECOND, 30 * SECOND), output_of("first"))
+            until(lambda: leader.status().events == 400, output_of("first"))
+            until(lambda: leader.lookup("spend", "c1").window_us == (20 * SECOND, 30 * SECOND), output_of("first"))
             row = {"c": "c1", "n": 25, "start": "1970-01-01T00:00:20.000Z", "total": 1225}
-            assert asked.lookup("spend", "c1").row == row
-            scraped = metrics(asked, bench.pond)
+            assert leader.lookup("spend", "c1").row == row
+            scraped = metrics(leader, bench.pond)
             assert scraped >= {"millpond_leader 1.0", "millpond_events_total 400.0", "millpond_queries 2.0"}
             assert {'millpond_query_events_total{fate="applied",query="spend"} 400.0'} <= scraped
             assert {'millpond_stream_event_time_seconds{stream="tx"} 39.9'} <= scraped
@@ -197,13 +197,13 @@ def test_a_pond_is_served_changed_killed_and_taken_over(spark: SparkSession, tmp
             assert standby.health().role == "standby"
             assert {"millpond_leader 0.0", "millpond_queries 2.0"} <= metrics(standby, bench.pond)
             rows = in_windows(first_rows.result(60))
-            both = Client(f"{asked.url},{url}", str(Places(bench.pond).known_secret()))
+            both = Client(f"{leader.url},{url}", str(Places(bench.pond).known_secret()))
             after = both.rows("big", after=before.position)
             last_rows = subscribers.submit(lambda: [next(after) for _ in range(8)])
             assert [query.name for query in standby.queries()] == ["big", "spend"]
             with pytest.raises(NotServingError, match="standby") as told:
                 standby.drop("big")
-            assert asked.url in told.value.cure
+            assert leader.url in told.value.cure
 
             first.send_signal(signal.SIGKILL)
             killed = time.monotonic()

@@ -159,10 +159,10 @@ def _kind(method: str, path: str, query: str) -> str:
     >>> _kind("POST", "/bucket", "delete"), _kind("PUT", "/bucket", "")
     ('DELETE', 'BUCKET')
     """
-    asked = parse_qs(query, keep_blank_values=True)
+    given = parse_qs(query, keep_blank_values=True)
     if "/" in path.strip("/"):
         return method
-    return "LIST" if "list-type" in asked else "DELETE" if "delete" in asked else "BUCKET"
+    return "LIST" if "list-type" in given else "DELETE" if "delete" in given else "BUCKET"
 
 
 def _body(environ: dict[str, Any]) -> bytes:
@@ -199,7 +199,7 @@ def main() -> None:
     parser = argparse.ArgumentParser("python -m kit.programs.s3_program")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--host", default="127.0.0.1")
-    asked = parser.parse_args()
+    given = parser.parse_args()
     # Imported here because pytest imports every module of the kit, and moto takes most of a second.
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
     from werkzeug.serving import make_server
@@ -211,7 +211,7 @@ def main() -> None:
             """Log nothing."""
 
     layer = _Layer(DomainDispatcherApplication(create_backend_app))
-    make_server(asked.host, asked.port, layer, threaded=True, request_handler=Handler).serve_forever()
+    make_server(given.host, given.port, layer, threaded=True, request_handler=Handler).serve_forever()
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any
 
 from py4j.java_gateway import GatewayParameters, JavaGateway
 
-from kit.servers.servers import JAVA_FLAGS, Watched, free_ports, until
+from kit.servers.servers import JAVA_FLAGS, Watched, download_status, free_ports, until
 from millpond.errors import JavaError, SetupError
 from millpond.spark.session.jars import fetched, listed
 from millpond.spark.session.java import find_java
@@ -111,11 +111,7 @@ class HdfsServer(Watched):
 
 def main() -> int:
     """Download the jar; returns the exit status."""
-    jars = hdfs_jars()
-    if isinstance(jars, str):
-        print(f"No HDFS can be started: {jars}", file=sys.stderr)
-        return 1
-    return 0
+    return download_status("HDFS", hdfs_jars())
 
 
 if __name__ == "__main__":

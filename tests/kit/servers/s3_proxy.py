@@ -12,7 +12,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from kit.servers.servers import JAVA_FLAGS, Watched, free_ports, until
+from kit.servers.s3_server import KEY, SECRET, environment_of
+from kit.servers.servers import JAVA_FLAGS, Watched, download_status, free_ports, until
 from millpond.errors import JavaError, SetupError
 from millpond.spark.session.jars import Jar, fetched
 from millpond.spark.session.java import find_java
@@ -28,12 +29,10 @@ class _Bundle(Jar):
 
 _JAR = _Bundle("org.gaul", "s3proxy", "4.1.0", "a4d025969aaf796616ed4b1e2491d87d455ce84bb28cb9db086b2e6aaa68b48d")
 
-_KEY, _SECRET = "key-of-tests", "secret-of-tests"
-
 _SETTINGS = f"""
 s3proxy.authorization=aws-v4
-s3proxy.identity={_KEY}
-s3proxy.credential={_SECRET}
+s3proxy.identity={KEY}
+s3proxy.credential={SECRET}
 jclouds.provider=filesystem-nio2
 jclouds.identity=
 jclouds.credential=
@@ -75,13 +74,7 @@ class S3Proxy(Watched):
     @property
     def environment(self) -> dict[str, str]:
         """The variables by which a client of AWS finds this server, with the only key that it accepts."""
-        return {
-            "AWS_ENDPOINT_URL": self.url,
-            "AWS_ALLOW_HTTP": "true",
-            "AWS_REGION": "us-east-1",
-            "AWS_ACCESS_KEY_ID": _KEY,
-            "AWS_SECRET_ACCESS_KEY": _SECRET,
-        }
+        return environment_of(self.url)
 
     def start(self) -> S3Proxy:
         """Start the server and wait until it answers."""
@@ -104,11 +97,7 @@ class S3Proxy(Watched):
 
 def main() -> int:
     """Download the jar; returns the exit status."""
-    jar = s3_proxy_jar()
-    if isinstance(jar, str):
-        print(f"No S3Proxy can be started: {jar}", file=sys.stderr)
-        return 1
-    return 0
+    return download_status("S3Proxy", s3_proxy_jar())
 
 
 if __name__ == "__main__":

@@ -24,6 +24,20 @@ is done.
 """
 
 
+KEY, SECRET = "key-of-tests", "secret-of-tests"
+
+
+def environment_of(url: str) -> dict[str, str]:
+    """The variables by which a client of AWS finds the server at `url`, and the keys of tests."""
+    return {
+        "AWS_ENDPOINT_URL": url,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+    }
+
+
 class S3Server(Watched):
     """One server without stored data; a context manager that stops it. A client with any keys may do everything.
 
@@ -47,13 +61,7 @@ class S3Server(Watched):
     @property
     def environment(self) -> dict[str, str]:
         """The variables by which a client of AWS finds this server, and keys for it."""
-        return {
-            "AWS_ENDPOINT_URL": self.url,
-            "AWS_ALLOW_HTTP": "true",
-            "AWS_REGION": "us-east-1",
-            "AWS_ACCESS_KEY_ID": "key-of-tests",
-            "AWS_SECRET_ACCESS_KEY": "secret-of-tests",
-        }
+        return environment_of(self.url)
 
     def start(self) -> S3Server:
         """Start the server, empty, and wait until it answers."""

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from os import kill as send_signal
@@ -116,6 +117,18 @@ def until(condition: Any, what: str, seconds: float = SECONDS) -> None:
         # A slow condition is checked for at most a fifth of the time, to leave the core to the server.
         time.sleep(max(0.02, 4 * (now - began)))
         began = time.monotonic()
+
+
+def why_missing(found: object) -> str | None:
+    """The reason why downloads failed, which a search for jars returns instead of their paths."""
+    return found if isinstance(found, str) else None
+
+
+def download_status(what: str, found: object) -> int:
+    """The exit status of a program that only downloads; see `why_missing`, which it prints."""
+    if (why := why_missing(found)) is not None:
+        print(f"No {what} can be started: {why}", file=sys.stderr)
+    return int(why is not None)
 
 
 class Watched:

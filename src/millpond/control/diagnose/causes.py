@@ -102,13 +102,9 @@ def _quarantined(facts: Facts) -> Cause:
     )
     if isinstance(facts.query, Join) or facts.quarantined.startswith(f"[{TooManyPairsError.code}]"):
         cure = "Use the corrected query in a new pond."
-    if facts.quarantined.startswith(f"[{OverBudgetError.code}]"):
-        what = "It is quarantined and emits no more rows"
-        return Cause("quarantined", f"{what}: {facts.quarantined} The other queries continue.")
-    return Cause(
-        "quarantined",
-        f"It is quarantined and emits no more rows: {facts.quarantined} The other queries continue. {cure}",
-    )
+    text = f"It is quarantined and emits no more rows: {facts.quarantined} The other queries continue."
+    has_own_cure = facts.quarantined.startswith(f"[{OverBudgetError.code}]")
+    return Cause("quarantined", text if has_own_cure else f"{text} {cure}")
 
 
 def _nothing_read(facts: Facts) -> Cause:

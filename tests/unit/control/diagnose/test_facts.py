@@ -502,8 +502,8 @@ def test_a_change_of_owners_is_told_until_a_second_epoch_has_followed(tmp_path: 
     first = run.why().causes[0]
     assert first.code == "state-moves" and "(slots lie elsewhere). The next epoch moves" in first.text
     run.events([3])
-    told = [cause.text for cause in run.why().causes if cause.code == "state-moves"]
-    assert len(told) == 1 and "the newest epoch migrated their state, and was committed 0.0 s" in told[0]
+    texts = [cause.text for cause in run.why().causes if cause.code == "state-moves"]
+    assert len(texts) == 1 and "the newest epoch migrated their state, and was committed 0.0 s" in texts[0]
     run.pond.change(scale(KnownPond(run.pond.spec, run.pond.manifest), 3))
     assert "(requested)" in run.why().causes[0].text
     run.events([4])
