@@ -39,6 +39,7 @@ def main() -> None:
     for name in MODULES:
         import_module(name)
     import_module("millpond.gc_freeze").pass_by_what_is_loaded()
+    import_module("millpond.spark.session.worker").hide_lost_connections()
     import_module("pyspark.daemon").manager()
 
 

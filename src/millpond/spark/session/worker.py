@@ -62,7 +62,7 @@ def worker_task() -> Iterator[None]:
     what the first tasks load from garbage collection, and it suppresses output if the JVM has closed the connection.
     """
     _keep_what_is_loaded()
-    traceback.print_exc, sys.excepthook = _printed, _uncaught
+    hide_lost_connections()
     try:
         yield
     except MillpondError as error:
@@ -85,6 +85,11 @@ def _keep_what_is_loaded() -> None:
     if _freezes_left:
         _freezes_left -= 1
         pass_by_what_is_loaded()
+
+
+def hide_lost_connections() -> None:
+    """Print no traceback in this process, and in those that it forks, for an error of a lost connection to the JVM."""
+    traceback.print_exc, sys.excepthook = _printed, _uncaught
 
 
 _print = traceback.print_exc
