@@ -51,6 +51,12 @@ def test_a_query_costs_few_calls_whatever_the_width_of_its_stream(front: FrontEn
     assert len(sent) < 520, len(sent)
 
 
+def test_names_of_spark_are_checked_once_in_a_jvm(front: FrontEnd, spark: SparkSession) -> None:
+    with jvm_calls() as sent:
+        FrontEnd(spark.newSession())
+    assert len(sent) < 60, len(sent)
+
+
 def test_names_in_the_jvm_are_looked_up_once(spark: SparkSession) -> None:
     jvm = reading_session(spark)._jvm
     assert jvm is spark._jvm and jvm is not None

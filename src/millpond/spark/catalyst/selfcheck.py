@@ -1,4 +1,7 @@
-"""Checks that this Spark has every private name that `catalyst` uses, by using each once before a query is read."""
+"""Checks that this Spark has every private name that `catalyst` uses, by using each once before a query is read.
+
+That takes a tenth of a second, so it happens once in each JVM.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +31,20 @@ from millpond.spark.catalyst.private_names import (
 from millpond.spark.catalyst.text_span import TextSpan
 
 _TEXT = "SELECT a + 1 FROM b"
+_KEY = "_millpond_checked"
 
 
 def self_check(spark: SparkSession) -> None:
-    """Use every private name once.
+    """Use every private name once in each JVM.
 
     Raises:
         SetupError: this Spark lacks one of the names, or the session is not a classic one.
     """
     if getattr(spark, "_jsparkSession", None) is None:
         raise SetupError("Millpond needs a classic Spark session; this one is Spark Connect.", "Drop `.remote(…)`.")
+    jvm: JavaObject = spark._jsparkSession._gateway_client
+    if _KEY in jvm.__dict__:
+        return
     doors = Catalyst(spark)
     frame = spark.range(1).selectExpr("id", "cast(id AS timestamp) AS ts")
     # An aggregation of a batch frame uses every name that a streaming one uses.
@@ -79,6 +86,7 @@ def self_check(spark: SparkSession) -> None:
                 f"Spark {pyspark.__version__} has no `{name}` as Millpond uses it: {reason}.",
                 "Install pyspark 4.3.",
             ) from error
+    jvm.__dict__[_KEY] = True
 
 
 def _same(found: object, expected: object) -> None:

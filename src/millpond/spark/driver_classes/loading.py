@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.sql import SparkSession
@@ -17,11 +18,13 @@ SOURCES = ("ArrowRows", "CatalystTrees", "EpochSink", "PlainCheckpoints", "Prefe
 """The classes in the jar, by the name of their source."""
 
 
-@lru_cache(32)
 def load_class(spark: SparkSession, name: str) -> bool:
     """Load a class, and return whether it can be used: not where the class loader accepts no further jars."""
-    jvm = spark._jvm
-    assert jvm is not None
+    return _load(spark._jvm, name)
+
+
+@lru_cache(32)
+def _load(jvm: Any, name: str) -> bool:
     loader = jvm.Thread.currentThread().getContextClassLoader()
     try:
         loader.addURL(jvm.java.io.File(str(JAR)).toURI().toURL())  # as `--jars` does; adding a jar twice has no effect

@@ -125,7 +125,10 @@ def launch_command(java: Java, conf: Mapping[str, str]) -> list[str]:
     # Every user of the host can see a command line. A secret reaches Spark when the context is created.
     shown = sorted((name, value) for name, value in conf.items() if not is_secret(name))
     arguments = [part for name, value in shown for part in ("--conf", f"{name}={value}")]
-    launcher = [str(java.executable), "-Xmx128m", "-cp", str(spark_home() / "jars" / "*")]
+    jars = spark_home() / "jars"
+    # Java searches the jars in this order, and the launcher uses classes of its own jar.
+    classes = os.pathsep.join(map(str, (*jars.glob("spark-launcher_*.jar"), jars / "*")))
+    launcher = [str(java.executable), "-Xmx128m", "-cp", classes]
     launcher += ["org.apache.spark.launcher.Main", "org.apache.spark.deploy.SparkSubmit"]
     launcher += [*arguments, "pyspark-shell"]
     done = subprocess.run(launcher, env=_environment(java), capture_output=True, check=False)
