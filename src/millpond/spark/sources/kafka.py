@@ -42,7 +42,7 @@ READER = (
 """Options that are passed unchanged to Spark's connector."""
 
 _FETCHED = {
-    "max.poll.records": str(1 << 20), "max.partition.fetch.bytes": str(8 << 20), "fetch.max.wait.ms": "10"
+    "max.poll.records": str(1 << 20), "max.partition.fetch.bytes": str(8 << 20), "fetch.max.wait.ms": "1"
 }  # fmt: skip
 """Options for larger polls, and for short waits at the broker.
 
@@ -52,7 +52,7 @@ a task's time.
 
 Before a poll returns, the consumer sends its next fetch, which waits at the broker until a record arrives. The broker
 answers the requests of a connection in order, so the request for the offsets waits as long: with Kafka's default, up to
-half a second in a slow topic.
+half a second in a slow topic. Between epochs no consumer fetches, so short waits cost no further requests.
 """
 
 _TOPICS = ("subscribe", "subscribePattern")
