@@ -118,7 +118,7 @@ def test_a_toll_is_due_in_a_dense_and_slow_segment_only() -> None:
 
 
 @pytest.mark.parametrize(("vehicles", "speed", "due"), [(50, 20, 0), (51, 20, 2), (60, 39, 200), (60, 40, 0)])
-def test_who_enters_is_told_the_toll_of_the_minute_before(vehicles: int, speed: int, due: int) -> None:
+def test_a_vehicle_that_enters_gets_the_toll_of_the_previous_minute(vehicles: int, speed: int, due: int) -> None:
     first = [report(vid, 1, 7, speed) for vid in range(vehicles)]
     second = [report(1000, 2, 7, speed)]
     assert compare([columns(first), columns(second)]) == [due] * (due > 0)

@@ -15,7 +15,7 @@ from live_restarts import compared
 from pyspark.sql import SparkSession
 
 
-def test_what_is_told_of_a_run() -> None:
+def test_the_figures_of_a_run() -> None:
     every = [Done(n, n * 1.0, n + 0.5, 100 * (n + 1), 10, 20) for n in range(12)]
     every[6] = Done(7, 6.5, 7.5, 700, 50, 20)  # the first after the change of record 6
     epochs = [*every[:6], every[6], *(one._replace(n=one.n + 1, began=one.began + 0.5, ended=one.ended + 0.5)
@@ -52,7 +52,7 @@ def test_a_number_of_instances_is_compared_with_quiet_epochs_of_as_many() -> Non
         assert found[name] == pytest.approx(1.0)
 
 
-def test_what_chance_makes_of_quiet_times_is_told() -> None:
+def test_the_variation_of_quiet_periods_is_reported() -> None:
     """Three quiet epochs of 480 take twice as long, too few for their p99; one kind or another has one of them."""
     lengths = [0.4 if n in (3, 130, 310) else 0.2 for n in range(800)]
     epochs = [Done(n, n * 0.5, n * 0.5 + length, 100 * (n + 1), 10, 20) for n, length in enumerate(lengths)]

@@ -57,7 +57,7 @@ def test_texts_are_letters_and_blanks_within_their_length() -> None:
     assert set("".join(made)) <= set("abcdefghijklmnopqrstuvwxyz ")
 
 
-def test_flink_is_asked_every_query() -> None:
+def test_flink_runs_every_query() -> None:
     folders = {kind: f"/in/{kind}" for kind in (*nexmark_events.SCHEMAS, "side_input")}
     tables = flink_tables(folders, nexmark_events.SCHEMAS)
     assert "arrived TIMESTAMP_LTZ(3), extra STRING, WATERMARK FOR arrived AS arrived" in tables[-2]

@@ -27,7 +27,7 @@ def test_latencies_leave_the_first_fifth_out_and_tell_what_was_not_answered() ->
     assert (late.max(), answered) == (900.0, 1.0)
 
 
-def test_flink_is_asked_every_workload_it_has_words_for() -> None:
+def test_flink_runs_every_workload_that_its_sql_can_express() -> None:
     for workload in ("identity", "wordcount", "fixwindow"):
         asked = over_kafka.flink_sql(workload, "127.0.0.1:9092")
         assert "exactly-once" in asked["tables"][1]

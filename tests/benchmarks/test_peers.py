@@ -51,7 +51,7 @@ def test_dealt_files_are_in_order_of_time_and_have_all_events_of_a_customer(tmp_
     assert compared.dealt(source) == folder
 
 
-def test_windows_of_all_counts_are_different_and_can_be_asked_of_flink() -> None:
+def test_windows_of_all_counts_are_different_and_flink_can_express_them() -> None:
     windows = compared.multiples(100)
     assert len(set(windows)) == 100
     assert all(size % slide == 0 for size, slide in windows)

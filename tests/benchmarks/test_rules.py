@@ -19,7 +19,7 @@ def test_rules_are_all_different() -> None:
     assert made[0] == "amount > 20.0000D AND country = 'gr'"
 
 
-def test_what_a_rule_adds_is_told_against_the_smallest_count() -> None:
+def test_the_cost_of_a_rule_is_relative_to_the_smallest_count() -> None:
     found = {
         "rules_1_peak_mb": 1_000.0, "rules_1_events_s": 500_000.0,
         "rules_1001_peak_mb": 1_100.0, "rules_1001_events_s": 100_000.0,

@@ -87,7 +87,7 @@ def left_in_the_end(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("mode", ["update", "corrected"])
 @pytest.mark.parametrize("seed", seeds(0, 2))
-def test_each_window_is_told_by_one_version(mode: str, seed: int, tmp_path: Path) -> None:
+def test_each_window_is_emitted_by_one_version(mode: str, seed: int, tmp_path: Path) -> None:
     dice = random.Random(seed)
     case, deal = random_case(seed + 300, 300, 1, epochs=24), dealt(seed)
     how = {"emit": "update"} if mode == "update" else {"correct_us": dice.choice([5, 40]) * SECOND}
@@ -291,7 +291,7 @@ def test_corrections_are_counted_on_by_the_version_that_was_replaced(tmp_path: P
     assert told == [(1, 0), (2, 1), (3, 2)]
 
 
-def test_what_cannot_be_told_alike_is_refused(tmp_path: Path) -> None:
+def test_alterations_whose_old_rows_could_not_be_retracted_are_refused(tmp_path: Path) -> None:
     base = replace(BASE, emit="update")
     run = Run(tmp_path, [base], 1, 16)
     pond = KnownPond(run.pond.spec, run.pond.manifest)

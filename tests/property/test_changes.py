@@ -440,7 +440,7 @@ def test_a_query_is_backfilled_with_the_events_that_epochs_read_before_it_came(t
     random_run(tmp_path, 200 + seed, menu, retain=retain, backfills=True)
 
 
-def test_a_backfilled_query_tells_all_that_it_would_have_told(tmp_path: Path) -> None:
+def test_a_backfilled_query_emits_all_rows_of_its_past(tmp_path: Path) -> None:
     dice = random.Random(4)
     epochs = [
         [event(second + i / 10 - dice.choice((0, 0, 0, 15)), dice) | {"v": dice.randint(0, 9)} for i in range(10)]
@@ -552,7 +552,7 @@ def test_slices_that_are_retained_at_a_grain_cover_a_longer_window(tmp_path: Pat
 
 
 @pytest.mark.parametrize("kept_s", [0, 2, 12])
-def test_rows_of_windows_that_are_not_whole_are_told_if_they_may_say_so(tmp_path: Path, kept_s: int) -> None:
+def test_incomplete_windows_are_emitted_if_their_rows_may_say_so(tmp_path: Path, kept_s: int) -> None:
     dice = random.Random(5)
     epochs = [[event(second + i / 10, dice) for i in range(10)] for second in range(60)]
     ten = msgspec.structs.replace(aggregated(1), window=Sliding(10 * SECOND, 10 * SECOND))

@@ -194,7 +194,7 @@ def amounts(query: Query, case: Case, epochs: Sequence[Sequence[dict[str, Any]]]
 
 
 @pytest.mark.parametrize("first", seeds(0, 1, step=6))
-def test_seeded_cases_are_told_as_the_naive_twin_does(first: int, folders: Iterator[Path]) -> None:
+def test_seeded_cases_equal_the_naive_twin(first: int, folders: Iterator[Path]) -> None:
     compared = 0
     for seed in range(first, first + 6):
         case = random_case(seed, 60, 5, menu=MENU if seed % 2 else CALM)
@@ -276,7 +276,7 @@ def test_counts_of_corrections_go_with_their_sessions(tmp_path: Path) -> None:
     assert live == [0, 0, 1, 2, 0]
 
 
-def test_sessions_that_began_before_their_query_came_are_not_told(tmp_path: Path) -> None:
+def test_sessions_that_began_before_their_query_are_not_emitted(tmp_path: Path) -> None:
     other = counted_sessions(name="other", delay_us=105 * SECOND)
     told_in_seconds(Run(tmp_path, [other]), [[0, 40]])
     told = told_in_seconds(Run(tmp_path, [other, UPDATED, CORRECTED]), [[45, 70], [61], [90], [52], [200]])
@@ -390,7 +390,7 @@ def test_no_cut_changes_what_stands_in_the_end(seed: int, windows: tuple[Window,
 
 @settings(PROPERTY, max_examples=examples(15))
 @given(case=cases_of(max_events=30, max_queries=4, menu=MENU), instances=st.integers(1, 3), seed=st.integers(0, 9))
-def test_small_nasty_streams_are_told_as_the_naive_twin_does(
+def test_small_nasty_streams_equal_the_naive_twin(
     case: Case, instances: int, seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("pond")

@@ -194,12 +194,12 @@ def test_messages_are_known_by_their_places() -> None:
         ("massage A {}", "the word massage"),
     ],
 )
-def test_a_text_that_is_no_schema_is_told(text: str, words: str) -> None:
+def test_a_text_that_is_no_schema_is_reported(text: str, words: str) -> None:
     with pytest.raises(ProtoError, match=words):
         proto_schema(text)
 
 
-def test_a_column_that_a_field_cannot_become_is_told() -> None:
+def test_a_column_of_an_unsuitable_type_is_reported() -> None:
     wrong = {"id": pa.string(), "lines": LINE, "name": pa.int64(), "first": pa.int32(), "ratio": pa.int64()}
     for name, to in wrong.items():
         with pytest.raises(ProtoError, match="does not become"):

@@ -24,7 +24,7 @@ SECTIONS = st.lists(st.lists(EVENT, max_size=12), max_size=4)
 
 
 @given(st.fixed_dictionaries({LEFT: SECTIONS, RIGHT: SECTIONS}), st.sampled_from((1, 1 << 20, (1 << 40) + 1)))
-def test_what_is_read_is_what_is_needed_and_what_is_asked_for(
+def test_exactly_the_needed_and_requested_events_are_read(
     asked: dict[str, list[list[tuple[int, bool, bool, bool]]]], spread: int
 ) -> None:
     def live(section: list[tuple[int, bool, bool, bool]]) -> Live:

@@ -129,7 +129,7 @@ def told(run: Run) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("seed", seeds(0, 4))
-def test_random_cases_are_told_the_same(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_cases_give_the_same_rows(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spread = played(tmp_path / "spread", seed)
     used = []
 

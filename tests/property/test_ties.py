@@ -174,7 +174,7 @@ def test_an_order_of_the_source_decides_for_all_of_them(rows: list[Any], dice: A
 
 @settings(max_examples=examples(15))
 @given(st.lists(_ROW, min_size=1, max_size=12))
-def test_duckdb_chooses_the_same_event_when_it_is_told_the_whole_order(rows: list[Any]) -> None:
+def test_duckdb_chooses_the_same_event_by_the_complete_order(rows: list[Any]) -> None:
     events = pa.table({
         "ts": [row[0] for row in rows],
         "a": pa.array([row[1] for row in rows], pa.int32()),

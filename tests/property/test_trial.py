@@ -67,7 +67,7 @@ def test_the_order_of_a_stream_makes_late_events_the_same_for_any_cut(
         trial.assert_same_for_any_cut({"calls": rows}, seed=seed, cuts=3)
 
 
-def test_a_source_partition_that_nobody_waited_for_is_told() -> None:
+def test_a_source_partition_that_was_not_waited_for_is_reported() -> None:
     rows = [
         {"part": part, "off": off, "who": "a", "ts": f"2026-01-01 00:{minute:02}:00"}
         for part, off, minute in [(0, 0, 0), (0, 1, 30), (1, 0, 0)]

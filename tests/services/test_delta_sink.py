@@ -93,7 +93,7 @@ def test_a_driver_that_is_killed_between_the_steps_loses_and_repeats_nothing(
     assert told(out) == expected(program)
 
 
-def test_a_table_of_other_columns_is_told(tmp_path: Path, program: ModuleType) -> None:
+def test_a_table_with_other_columns_is_reported(tmp_path: Path, program: ModuleType) -> None:
     DeltaTable.create(str(tmp_path / "out"), pa.schema([("x", pa.int64())]))
     program.make_pond(tmp_path)
     sink = program.sink_of(tmp_path, "delta", str(tmp_path / "out"))

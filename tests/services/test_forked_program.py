@@ -51,7 +51,7 @@ def program(folder: Path, text: str) -> list[str]:
     return [str(folder / "program.py")]
 
 
-def test_it_is_a_child_that_can_be_killed_and_told_apart(tmp_path: Path) -> None:
+def test_it_is_a_child_that_can_be_killed_and_identified(tmp_path: Path) -> None:
     words = program(tmp_path, "import time; print('up', flush=True); time.sleep(600)")
     with ForkedProgram(words, stdout=subprocess.PIPE) as one:
         assert one.stdout is not None and one.stdout.readline() == b"up\n"
@@ -76,7 +76,7 @@ except KeyboardInterrupt: print('stops')"""
         assert one.communicate()[0] == b"stops\n"
 
 
-def test_what_cannot_be_asked_of_it_is_refused(tmp_path: Path) -> None:
+def test_unsupported_arguments_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="preexec_fn"):
         ForkedProgram(program(tmp_path, ""), preexec_fn=os.setsid)
     with pytest.raises(ValueError, match="a module or a file"):

@@ -175,7 +175,7 @@ def test_without_transactions_rows_come_at_least_once_with_the_same_key(
     assert sorted(set(found)) == expected(tmp_path)
 
 
-def test_a_broker_that_is_away_is_told_and_tried_again(
+def test_an_unreachable_broker_is_reported_and_retried(
     kafka_server: KafkaServer, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("millpond.followers.sinks.kafka_publisher.SECONDS", 3.0)

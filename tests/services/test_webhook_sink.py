@@ -56,7 +56,7 @@ def test_rows_come_with_a_key_and_headers(hook_server: HookServer, tmp_path: Pat
     assert [row["n"] for row in told(hook_server)] == expected(program, tmp_path)
     digests = {n: entry.digest[:16] for n, entry, _ in program.make_pond(tmp_path)}
     keys = [f"p/q/{n}/{part}/{digests[n]}" for n in range(1, 2 * program.EPOCHS, 2) for part in range(3)]
-    assert hook_server.asked == keys
+    assert hook_server.requested_keys == keys
     first = hook_server.taken[keys[0]]
     assert {name: first[name] for name in ("pond", "query", "epoch", "part", "parts")} == {
         "pond": "p", "query": "q", "epoch": 1, "part": 0, "parts": 3
@@ -76,9 +76,9 @@ def test_a_server_that_fails_hangs_or_answers_into_the_void_gets_every_row(
     errors = drive(tmp_path, sink, log[-1][0])
     sink.close()
     assert [row["n"] for row in told(hook_server)] == expected(program, tmp_path)
-    asked = [key.rpartition("/")[0] for key in hook_server.asked[:5]]
+    asked = [key.rpartition("/")[0] for key in hook_server.requested_keys[:5]]
     assert asked == ["p/q/1/0"] * 4 + ["p/q/1/1"], "what was answered is not sent again"
-    assert len(hook_server.asked) == len(hook_server.taken) + 6
+    assert len(hook_server.requested_keys) == len(hook_server.taken) + 6
     for words in ("answered 500", "did not answer: ReadTimeout", "nothing is lost meanwhile"):
         assert any(words in error for error in errors), (words, errors)
 
@@ -100,10 +100,10 @@ def test_a_driver_that_is_killed_sends_again_what_may_have_arrived(
     faults = "delivery.before:2:kill,delivery.written:4:kill"
     assert bring_killed("webhook", faults=faults) == 3
     assert [row["n"] for row in told(hook_server)] == expected(program, tmp_path)
-    assert len(hook_server.asked) > len(hook_server.taken) == program.EPOCHS
+    assert len(hook_server.requested_keys) > len(hook_server.taken) == program.EPOCHS
 
 
-def test_an_address_is_told_by_the_operator_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_operator_sets_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert WebhookOptions.of("q", Sink("webhook")) == (None, 1000)
     with pytest.raises(QueryTypeError, match="'rows' of the webhook of q is '0'"):
         WebhookOptions.of("q", Sink("webhook", None, (("rows", "0"),)))

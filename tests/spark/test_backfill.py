@@ -96,7 +96,7 @@ def retaining(folder: Path) -> Stream:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("make", [stream, as_csv, retaining])
-def test_a_backfilled_query_tells_every_row_that_it_would_have_told(
+def test_a_backfilled_query_emits_every_row_of_its_past(
     spark: SparkSession, tmp_path: Path, make: Callable[[Path], Stream], expected: dict[str, list[dict[str, Any]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -149,7 +149,7 @@ def test_a_backfill_is_priced_begins_at_a_time_and_outlives_its_driver(
 
 
 @pytest.mark.spark
-def test_a_backfill_that_is_asked_for_before_anything_is_read_reads_what_came_meanwhile(
+def test_a_backfill_that_is_requested_before_the_first_read_includes_later_files(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_input(tmp_path / "in")

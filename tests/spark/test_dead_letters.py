@@ -151,7 +151,7 @@ def test_an_event_whose_computed_time_is_null_is_one_dead_letter(
         assert reason.startswith("the event time t, ") and reason.endswith(", does not compute"), reason
 
 
-def test_a_malformed_record_ends_a_run_unless_told_otherwise(spark: SparkSession, topic: str, tmp_path: Path) -> None:
+def test_a_malformed_record_ends_a_run_by_default(spark: SparkSession, topic: str, tmp_path: Path) -> None:
     with Pond(spark, tmp_path / "strict") as pond:
         pond.load(TABLE.format(name="tx", topic=topic, format="json", properties="'max_ahead' = 'none'"))
         pond.add("total", SUM)

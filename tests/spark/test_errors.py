@@ -124,13 +124,13 @@ def front(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Fron
 
 
 @pytest.mark.parametrize("given", [None, 7, ["SELECT"]])
-def test_what_is_no_query_is_told(front: FrontEnd, given: Any) -> None:
+def test_values_that_are_no_query_are_reported(front: FrontEnd, given: Any) -> None:
     with pytest.raises(QueryTypeError, match="q is neither SQL text nor a DataFrame, but a"):
         front.query_from_dataframe("q", given)
 
 
 @pytest.mark.parametrize(("text", "error", "what"), QUERIES)
-def test_a_wrong_query_is_told_where_it_is_wrong(
+def test_a_wrong_query_is_reported_with_the_position_of_the_mistake(
     front: FrontEnd, capfd: pytest.CaptureFixture[str], text: str, error: type[MillpondError], what: str
 ) -> None:
     with pytest.raises(error, match=what) as caught:
@@ -153,7 +153,7 @@ def test_in_a_file_positions_are_the_files(spark: SparkSession, tmp_path: Path, 
         FrontEnd(spark).load_file(file_of(tmp_path, query))
 
 
-def test_a_missing_path_is_told_before_anything_is_made(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_missing_path_is_reported_before_anything_is_made(spark: SparkSession, tmp_path: Path) -> None:
     pond = Pond(spark, tmp_path / "pond")
     with pytest.raises(SourceError, match=r"PATH_NOT_FOUND.*nowhere\. Check"):
         pond.load(file_of(tmp_path, path=tmp_path / "nowhere"))
@@ -178,7 +178,7 @@ def run(spark: SparkSession, folder: Path, text: str, **options: Any) -> Pond:
     return pond
 
 
-def test_a_file_with_other_columns_is_told_before_anything_is_made(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_file_with_other_columns_is_reported_before_anything_is_made(spark: SparkSession, tmp_path: Path) -> None:
     events(tmp_path / "in" / "0.parquet", 0, 2)
     events(tmp_path / "in" / "1.parquet", 20, 2, v=["x", "y"])
     text = file_of(tmp_path)
@@ -267,7 +267,7 @@ def test_a_file_that_is_none_is_named(spark: SparkSession, tmp_path: Path) -> No
         run(spark, tmp_path, file_of(tmp_path))
 
 
-def test_a_record_that_cannot_be_read_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_unreadable_record_is_reported(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "0.json").write_text('{"ts": "2024-01-01T00:00:00Z", "v": "two"}\n')
     with pytest.raises(SourceError, match="cannot be read"):
@@ -407,7 +407,7 @@ def test_the_command_says_it_in_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_heap_that_is_too_small_for_the_data_is_told(tmp_path: Path) -> None:
+def test_a_heap_that_is_too_small_for_the_data_is_reported(tmp_path: Path) -> None:
     table = pa.table({"ts": pa.array([0], pa.timestamp("us", "UTC")), "c": ["x" * 300_000_000], "v": [1]})
     (tmp_path / "in").mkdir()
     place = tmp_path / "in" / "0.parquet"

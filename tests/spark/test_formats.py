@@ -121,7 +121,7 @@ def test_schemas_by_number_come_and_go_while_a_pond_runs(
         (8, None, "the record has no value"),
         (9, values[9], f"the schema {odd} is one of JSON, not of Avro"),
     ]
-    paths = [path for path in registry.asked if "/ids/" in path]
+    paths = [path for path in registry.requested if "/ids/" in path]
     assert sorted(paths) == sorted(f"/schemas/ids/{n}" for n in (elsewhere, odd, 77))
 
 

@@ -62,12 +62,12 @@ def test_only_what_the_session_registered_is_known_besides(spark: SparkSession) 
             judge(parse(Catalyst(spark), text), found.views, found.functions)
 
 
-def test_an_unknown_function_is_told_the_nearest(spark: SparkSession) -> None:
+def test_the_error_of_an_unknown_function_suggests_the_nearest(spark: SparkSession) -> None:
     with pytest.raises(QueryRefused, match=r"Did you mean: .*stddev_pop"):
         gate(spark, "SELECT stdev_pop(amount) FROM tx", RELATIONS)
 
 
-def test_an_unknown_stream_is_told_the_nearest(spark: SparkSession) -> None:
+def test_the_error_of_an_unknown_stream_suggests_the_nearest(spark: SparkSession) -> None:
     with pytest.raises(QueryTypeError, match=r"no stream othr at line 1, column 15 \(`othr`\)\. Did you mean: other\?"):
         gate(spark, "SELECT a FROM othr", RELATIONS)
     with pytest.raises(QueryTypeError, match=r"No stream is declared\. The stream of a DataFrame has no name"):

@@ -204,7 +204,7 @@ def test_a_frame_is_joined_while_the_server_vanishes_and_comes_back(
     assert len(epochs) >= 4
 
 
-def test_what_cannot_be_asked_of_a_keyed_table_is_refused(
+def test_unsupported_uses_of_a_keyed_table_are_refused(
     spark: SparkSession, tmp_path: Path, redis_server: RedisServer
 ) -> None:
     redis_server.flush()

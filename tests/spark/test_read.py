@@ -154,7 +154,7 @@ def test_a_read_without_streams_or_tick(reading: SparkSession) -> None:
         read(reading, (), tick=False)
 
 
-def test_what_cannot_be_read_is_told(reading: SparkSession, tmp_path: Path) -> None:
+def test_unreadable_sources_are_reported(reading: SparkSession, tmp_path: Path) -> None:
     columns = (Field("a", "int"),)
     nowhere = Stream("nowhere", columns, Source("parquet", (("path", str(tmp_path / "no")),)))
     with pytest.raises(SourceError, match="nowhere"):

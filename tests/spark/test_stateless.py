@@ -97,7 +97,7 @@ def test_a_pond_with_other_stateless_queries_is_refused(spark: SparkSession, fol
         run(spark, folder, bound=11)
 
 
-def test_plans_and_prices_are_told(spark: SparkSession, folder: Path) -> None:
+def test_plans_and_prices_are_printed(spark: SparkSession, folder: Path) -> None:
     with Pond(spark, folder / "other") as pond:
         pond.load(FILE.format(columns=COLUMNS, folder=folder, bound=10))
         text = explain(pond.plan, pond.streams)

@@ -96,7 +96,7 @@ def test_a_file_becomes_queries(spark: SparkSession, tmp_path: object) -> None:
     assert list(door.streams) == ["tx"]
 
 
-def test_a_wrong_query_is_told_by_name_and_line(spark: SparkSession, tmp_path: object) -> None:
+def test_a_wrong_query_is_reported_with_name_and_line(spark: SparkSession, tmp_path: object) -> None:
     text = f"{TX.replace('data/tx', str(tmp_path))};\n\nCREATE STREAMING TABLE a AS SELECT nosuch FROM tx;"
     with pytest.raises(QueryTypeError, match=r"In a \(line 3 of the file\): .*nosuch"):
         FrontEnd(spark).load_file(text)

@@ -70,7 +70,7 @@ def test_a_key_does_not_depend_on_what_the_session_did_before(spark: SparkSessio
     assert all(first.values())
 
 
-def test_a_lambda_of_a_dataframe_is_told_from_one_inside_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_lambda_of_a_dataframe_differs_from_one_inside_it(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "in", 0)
     events = spark.readStream.schema("v INT, k STRING, t TIMESTAMP").json(str(tmp_path / "in"))
     parts = F.split("k", "")

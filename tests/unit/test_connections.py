@@ -16,19 +16,19 @@ from millpond.service.api.messages import Asked
 from millpond.service.server.hosted_pond import _sink
 
 
-def told(folder: Path, **connections: Any) -> dict[str, str]:
+def environment_of(folder: Path, **connections: Any) -> dict[str, str]:
     (folder / "c.json").write_text(json.dumps(connections))
     return {VARIABLE: str(folder / "c.json")}
 
 
-def test_a_client_is_told_all_that_a_connection_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_gets_all_settings_of_its_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ca.pem").write_text("PEM")
     (tmp_path / "password").write_text('a"b\\c\n')
     prod = {
         "servers": "a.example:9093,b.example:9093", "security": "sasl_ssl", "mechanism": "SCRAM-SHA-256",
         "user": "pond", "password": {"file": str(tmp_path / "password")}, "ca": str(tmp_path / "ca.pem"),
     }  # fmt: skip
-    found = connection("prod", told(tmp_path, prod=prod))
+    found = connection("prod", environment_of(tmp_path, prod=prod))
     assert found.of_java() == {
         "bootstrap.servers": "a.example:9093,b.example:9093",
         "security.protocol": "SASL_SSL",
@@ -47,7 +47,7 @@ def test_a_client_is_told_all_that_a_connection_says(tmp_path: Path, monkeypatch
         "ssl.ca.location": str(tmp_path / "ca.pem"),
     }
     monkeypatch.setenv("SECRET", "x")
-    other = connection("b", told(tmp_path, b=prod | {"password": {"env": "SECRET"}}))
+    other = connection("b", environment_of(tmp_path, b=prod | {"password": {"env": "SECRET"}}))
     assert other.of_c()["sasl.password"] == "x"
     monkeypatch.delenv("SECRET")
     with pytest.raises(SetupError, match="no variable SECRET"):
@@ -60,18 +60,18 @@ def test_an_empty_secret_is_refused(left: str, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("EMPTY", "")
     for secret in ({"file": str(tmp_path / "password")}, {"env": "EMPTY"}):
         named = {"servers": "h:1", "security": "sasl_ssl", "user": "u", "password": secret}
-        one = connection("a", told(tmp_path, a=named))
+        one = connection("a", environment_of(tmp_path, a=named))
         with pytest.raises(SetupError, match=r"(password|EMPTY) should hold a secret, but is empty"):
             one.of_c()
 
 
 def test_the_only_connection_needs_no_name(tmp_path: Path) -> None:
     one = {"servers": "h:1"}
-    assert connection(None, told(tmp_path, a=one)).servers == "h:1"
+    assert connection(None, environment_of(tmp_path, a=one)).servers == "h:1"
     with pytest.raises(SetupError, match=r"No connection is named, of several; .* has a, b"):
-        connection(None, told(tmp_path, a=one, b=one))
+        connection(None, environment_of(tmp_path, a=one, b=one))
     with pytest.raises(SetupError, match="There is no connection c"):
-        connection("c", told(tmp_path, a=one))
+        connection("c", environment_of(tmp_path, a=one))
     with pytest.raises(SetupError, match="No connections are known"):
         connection("c", {})
 
@@ -85,18 +85,18 @@ def test_the_only_connection_needs_no_name(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_connection_says_nothing_else(tmp_path: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(SetupError):
-        connection("a", told(tmp_path, a=wrong))
+        connection("a", environment_of(tmp_path, a=wrong))
 
 
-def test_kinds_are_told_apart_and_only_what_is_offered_serves_queries_from_afar(
+def test_remote_queries_use_only_offered_connections_of_their_kind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hook = {"kind": "http", "url": "https://h/"}
-    told_ = told(tmp_path, k={"servers": "h:1"}, a=hook, b=hook | {"remote": True})
-    assert connection(None, told_).servers == "h:1"
+    environment = environment_of(tmp_path, k={"servers": "h:1"}, a=hook, b=hook | {"remote": True})
+    assert connection(None, environment).servers == "h:1"
     with pytest.raises(SetupError, match=r"There is no connection k; .* has a, b of the kind http"):
-        offered("k", "http", told_)
-    monkeypatch.setenv(VARIABLE, told_[VARIABLE])
+        offered("k", "http", environment)
+    monkeypatch.setenv(VARIABLE, environment[VARIABLE])
     to = Asked("q", "SELECT 1", sink="webhook", connection="b")
     assert _sink(to) == Sink("webhook", None, (("connection", "b"),))
     assert _sink(Asked("q", "SELECT 1", sink="webhook")) == _sink(to), "the only one that is offered"
@@ -125,10 +125,10 @@ def test_connections_in_plain_text_to_other_hosts_are_reported(tmp_path: Path) -
         "plug": {"kind": "of_a_package", "servers": ["a.example"], "security": {"tls": True}},
     }
     file.write_text(json.dumps(known))
-    told = unencrypted({VARIABLE: str(file)})
-    assert [one.split()[2] for one in told] == ["open", "schemas", "db", "pager"]
-    assert "(kafka) is not encrypted on its way to b.example: others" in told[0]
-    assert '"security": "ssl"' in told[2] and "https://" in told[3]
+    warnings = unencrypted({VARIABLE: str(file)})
+    assert [one.split()[2] for one in warnings] == ["open", "schemas", "db", "pager"]
+    assert "(kafka) is not encrypted on its way to b.example: others" in warnings[0]
+    assert '"security": "ssl"' in warnings[2] and "https://" in warnings[3]
     assert unencrypted({}) == []
     file.write_text("[")
     with pytest.raises(SetupError, match="no file of connections"):
@@ -200,8 +200,8 @@ def test_a_query_of_the_network_writes_to_a_topic_that_is_offered(
 ) -> None:
     (tmp_path / "c.json").write_text(json.dumps({"prod": {"servers": "a:1", "topics": ["alerts"]}}))
     monkeypatch.setenv(VARIABLE, str(tmp_path / "c.json"))
-    asked = Asked("fraud", "SELECT 1", sink="kafka", connection="prod", topic="alerts")
-    assert _sink(asked) == Sink("kafka", None, (("connection", "prod"), ("topic", "alerts")))
+    request = Asked("fraud", "SELECT 1", sink="kafka", connection="prod", topic="alerts")
+    assert _sink(request) == Sink("kafka", None, (("connection", "prod"), ("topic", "alerts")))
     with pytest.raises(QueryRefused, match="The topic orders of prod"):
         _sink(Asked("fraud", "SELECT 1", sink="kafka", connection="prod", topic="orders"))
     with pytest.raises(RequestError, match="names a topic, but its sink, json, has none"):

@@ -62,11 +62,11 @@ def test_a_file_is_not_opened_through_a_link(linked: Linked, name: str, to: str)
     path = linked.pond / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.symlink_to(linked.outside / to)
-    with pytest.raises(MillpondError) as told:
+    with pytest.raises(MillpondError) as error:
         REFUSED[name](linked.pond)
     if (name, to) != ("pond.id", "absent"):  # that is a folder with files and no pond
-        assert told.value.code == "MP-PLACE"
-        assert f"{path} is a symbolic link to {linked.outside / to}" in told.value.what
+        assert error.value.code == "MP-PLACE"
+        assert f"{path} is a symbolic link to {linked.outside / to}" in error.value.what
     assert path.is_symlink() and [file.name for file in linked.outside.iterdir()] == ["precious"]
     assert (linked.outside / "precious").read_text() == "precious" * 10
 
@@ -115,9 +115,9 @@ def test_a_link_that_somebody_else_made_is_refused(linked: Linked, name: str, mo
     looks: list[Callable[[Path], object]] = [open_truth, read_truth] if name == "log" else [open_truth]
     looks += [lambda pond: Places(pond).secret({}), lambda pond: Places(pond).known_secret()] * (name == "service")
     for look in looks:
-        with pytest.raises(MillpondError) as told:
+        with pytest.raises(MillpondError) as error:
             look(linked.pond)
-        assert told.value.code == "MP-PLACE" and f"{linked.pond / name} is a symbolic link to" in told.value.what
+        assert error.value.code == "MP-PLACE" and f"{linked.pond / name} is a symbolic link to" in error.value.what
     assert sorted(linked.outside.iterdir()) == before
 
 

@@ -20,7 +20,7 @@ class HookServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.answers: list[int | str] = []
         self.taken: dict[str, Any] = {}
-        self.asked: list[str] = []
+        self.requested_keys: list[str] = []
         self.headers: dict[str, str] = {}
         self.closing = threading.Event()
 
@@ -33,7 +33,7 @@ class Handler(BaseHTTPRequestHandler):
         server, body = self.server, self.rfile.read(int(self.headers["content-length"]))
         key = self.headers["idempotency-key"]
         server.headers = dict(self.headers)
-        server.asked.append(key)
+        server.requested_keys.append(key)
         answer = server.answers.pop(0) if server.answers else 200
         if answer == "hang":
             server.closing.wait(20)

@@ -10,13 +10,13 @@ from urllib.parse import unquote
 
 
 class RegistryServer:
-    """A registry that numbers its schemas; a context manager. `asked`: the requested paths, in order.
+    """A registry that numbers its schemas; a context manager. `requested`: the paths of its requests, in order.
 
     `status`: if set, every request gets this status.
     """
 
     def __init__(self, user: str = "") -> None:
-        self.asked: list[str] = []
+        self.requested: list[str] = []
         self.status: int | None = None
         self._user = user
         self._schemas: list[dict[str, Any]] = []
@@ -52,18 +52,18 @@ class RegistryServer:
     def _plain(self, number: int) -> dict[str, Any]:
         """A schema as the real registry returns it: without the type if it is Avro, and without empty references."""
         schema = self._schemas[number - 1]
-        return {name: told for name, told in schema.items() if told and told != "AVRO"}
+        return {name: value for name, value in schema.items() if value and value != "AVRO"}
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         registry = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                registry.asked.append(self.path)
-                status, told = (registry.status, {}) if registry.status else registry.answer(self.path)
+                registry.requested.append(self.path)
+                status, answer = (registry.status, {}) if registry.status else registry.answer(self.path)
                 if registry._user and not self.headers.get("Authorization", "").startswith("Basic "):
-                    status, told = 401, {}
-                body = json.dumps(told).encode()
+                    status, answer = 401, {}
+                body = json.dumps(answer).encode()
                 self.send_response(status)
                 self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
                 self.send_header("Content-Length", str(len(body)))

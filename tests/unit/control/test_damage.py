@@ -153,11 +153,11 @@ def test_a_record(made: Made, n: int, damage: Damage) -> None:
     if n == 3 and damage is missing:
         assert opened(made.folder).manifest.n == 2  # what follows the log, and Spark's checkpoint, tell
         return
-    with pytest.raises(MillpondError) as told:
+    with pytest.raises(MillpondError) as error:
         opened(made.folder)
-    assert told.value.code == "MP-CORRUPT" and f"Record {n} " in told.value.what
-    assert str(made.folder / "log") in told.value.what and (damage is missing or path.name in told.value.what)
-    assert "another version" not in told.value.what
+    assert error.value.code == "MP-CORRUPT" and f"Record {n} " in error.value.what
+    assert str(made.folder / "log") in error.value.what and (damage is missing or path.name in error.value.what)
+    assert "another version" not in error.value.what
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
@@ -182,9 +182,9 @@ def test_what_is_derived_is_made_again(made: Made, damage: Damage) -> None:
 def test_the_name_of_the_pond(made: Made, damage: Damage) -> None:
     path = made.folder / "pond.id"
     damage(path)
-    with pytest.raises(MillpondError, match=str(path)) as told:
+    with pytest.raises(MillpondError, match=str(path)) as error:
         opened(made.folder)
-    assert told.value.code == ("MP-FOREIGN" if damage is missing else "MP-CORRUPT")
+    assert error.value.code == ("MP-FOREIGN" if damage is missing else "MP-CORRUPT")
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
@@ -192,9 +192,9 @@ def test_a_delta(made: Made, damage: Damage) -> None:
     truth = opened(made.folder)
     path = made.folder / next(section.file for section in truth.manifest.sections.values() if section.file is not None)
     damage(path)
-    with pytest.raises(MillpondError, match=str(path)) as told:
+    with pytest.raises(MillpondError, match=str(path)) as error:
         opened(made.folder)
-    assert told.value.code == "MP-CORRUPT"
+    assert error.value.code == "MP-CORRUPT"
 
 
 @pytest.mark.parametrize("damage", DAMAGE)

@@ -73,7 +73,7 @@ class Place(NamedTuple):
     shown: Callable[[], list[str]]
 
 
-def asked(form: str, path: Path | None = None, **options: str) -> Query:
+def query_of(form: str, path: Path | None = None, **options: str) -> Query:
     sink = Sink(form, None if path is None else str(path), tuple(sorted(options.items())))
     return Query("q", "s", "ts", 0, Sliding(1, 1), (), (), OUTPUT, sink=sink, late=msgspec.UNSET)
 
@@ -106,10 +106,10 @@ def places(pond: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[s
     def function(rows: Any, _n: int) -> None:
         called.extend(rows["customer"].to_pylist())
 
-    keyed = target_of(asked("redis"), Sink("redis", None, (("columns", "total"), ("key", "user:{customer}"))))
-    late_query = msgspec.structs.replace(asked("noop"), late=Sink("parquet", str(out / "late")))
+    keyed = target_of(query_of("redis"), Sink("redis", None, (("columns", "total"), ("key", "user:{customer}"))))
+    late_query = msgspec.structs.replace(query_of("noop"), late=Sink("parquet", str(out / "late")))
     return {
-        "parquet": Place(made(asked("parquet", out / "rows")), lambda: in_files(out / "rows")),
+        "parquet": Place(made(query_of("parquet", out / "rows")), lambda: in_files(out / "rows")),
         "late rows": Place(
             lambda: sink_follower(late_query, "p", late, cursors, late=True), lambda: in_files(out / "late")
         ),
@@ -117,21 +117,21 @@ def places(pond: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[s
             lambda: dead_letter_follower("q", Sink("parquet", str(out / "dead")), "p", pond.rows),
             lambda: in_files(out / "dead"),
         ),
-        "noop": Place(made(asked("noop")), list),
+        "noop": Place(made(query_of("noop")), list),
         "console": Place(
             lambda: ConsoleSink("q", cursors, pond.rows, write=printed.append),
             lambda: [line[0] for text in printed for line in text.splitlines()[2:] if line],
         ),
-        "foreach": Place(made(asked("foreach"), functions={"q": function}), lambda: [*called]),
+        "foreach": Place(made(query_of("foreach"), functions={"q": function}), lambda: [*called]),
         "webhook": Place(
-            made(asked("webhook", connection="hook")), lambda: [one for _, customers in posted for one in customers]
+            made(query_of("webhook", connection="hook")), lambda: [one for _, customers in posted for one in customers]
         ),
         "redis": Place(
             lambda: KeyedSink("q", "p", keyed, pond.rows, cursors / "q.cursor", lambda: redis),
             lambda: sorted(name.removeprefix("user:") for name in redis.held),
         ),
-        "kafka": Place(made(asked("kafka", topic="t")), lambda: [*topic.rows]),
-        "delta": Place(made(asked("delta", out / "delta")), lambda: in_table(out / "delta")),
+        "kafka": Place(made(query_of("kafka", topic="t")), lambda: [*topic.rows]),
+        "delta": Place(made(query_of("delta", out / "delta")), lambda: in_table(out / "delta")),
     }  # fmt: skip
 
 
@@ -214,9 +214,9 @@ def test_a_repair_sets_a_sink_back_to_what_both_have_or_says_why_not(
     else:
         pond.lose(3)
     if kind in KEPT:
-        with pytest.raises(AheadError, match=rf"after record 2 .*newer copy.*|{KEPT[kind]}") as told:
+        with pytest.raises(AheadError, match=rf"after record 2 .*newer copy.*|{KEPT[kind]}") as error:
             reconcile(truth_of(pond), [place.make()])
-        assert KEPT[kind] in told.value.cure and place.shown() == ["a", "b", "c"]
+        assert KEPT[kind] in error.value.cure and place.shown() == ["a", "b", "c"]
         return
     (said,) = reconcile(truth_of(pond), [place.make()])
     assert said.startswith("The sink of ") and "record 2" in said
@@ -261,7 +261,7 @@ def test_cursors_of_older_versions_are_accepted_and_get_a_mark(
         assert stored == {"n": 3, "mark": f"{pond.entries[3].digest} w"}
 
 
-def test_a_damaged_cursor_is_told_where_rows_would_come_again(
+def test_a_damaged_cursor_is_reported_where_rows_would_be_published_twice(
     pond: Any, make_row: Any, places: dict[str, Place]
 ) -> None:
     fill(pond, make_row)
@@ -318,7 +318,7 @@ def test_every_flipped_bit_of_a_cursor_is_detected_or_harmless(
     assert kind == "noop" or place.shown() == ["a", "b", "c"]
 
 
-def test_how_far_two_logs_are_the_same_is_told_by_who_wrote_them(pond: Any, make_row: Any) -> None:
+def test_the_common_prefix_of_two_logs_follows_from_their_writers(pond: Any, make_row: Any) -> None:
     fill(pond, make_row)
     newest = cursor_at(pond.entries[4])
     assert last_common(pond.log, newest, 4) == newest

@@ -193,7 +193,7 @@ def test_a_driver_that_comes_later_looks_at_few_records(
     assert sorted(Bodies(folder).upto(12)) == [*range(13)]
 
 
-def test_a_silent_pond_is_swept_when_it_is_asked_for_its_cursor(filled: Any, world: World) -> None:
+def test_a_quiet_pond_is_swept_when_its_cursor_is_read(filled: Any, world: World) -> None:
     follower = pruner(filled, world, start=2)
     filled.feed(follower)
     assert "1/0-w-0.arrow" in files(filled)

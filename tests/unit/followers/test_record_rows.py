@@ -37,7 +37,7 @@ def test_quarantined_rows_are_dropped(pond: Any, make_row: Any) -> None:
     assert pond.rows.queries(pond.entries[n]) == ["r"]
 
 
-def test_missing_and_damaged_rows_are_told_apart(pond: Any, make_row: Any) -> None:
+def test_missing_rows_and_damaged_rows_are_different_errors(pond: Any, make_row: Any) -> None:
     n = pond.epoch({"q": [make_row("a", 1.0)]})
     file = next(pond.path.glob("delta/*/*.arrow"))
     file.write_bytes(b"x" * file.stat().st_size)

@@ -24,13 +24,13 @@ class Recorder:
         self.at = at
         self.applied: list[int] = []
         self.failures = 0
-        self.asked = 0
+        self.cursor_reads = 0
         self.go_on = threading.Event()
         self.go_on.set()
         self.entered = threading.Event()
 
     def cursor(self) -> Cursor:
-        self.asked += 1
+        self.cursor_reads += 1
         return Cursor(self.at)
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
@@ -89,11 +89,11 @@ def test_all_reach_the_head(start: Any, head: int) -> None:
     assert half.applied == list(range(8, head + 1))
     assert done.applied == []
     assert runner.cursors() == {"new": head, "half": head, "done": head}
-    assert new.asked == 1
+    assert new.cursor_reads == 1
     assert {(status.behind, status.error) for status in runner.status()} == {(0, None)}
 
 
-def test_goes_no_further_than_it_was_told(start: Any, head: int) -> None:
+def test_goes_no_further_than_the_given_record(start: Any, head: int) -> None:
     one = Recorder("one")
     runner = start(one)
     runner.notify(5)
@@ -162,7 +162,7 @@ def test_failing_follower_waits_twice_as_long_each_time(
         clock.us += round(seconds * 1_000_000)
     assert delays == [1, 2, 4, 8, 8, 8]
     assert good.applied == bad.applied == [0, 1, 2]
-    assert bad.asked == 7, "it may have lost its effect, so its cursor is asked for again"
+    assert bad.cursor_reads == 7, "it may have lost its effect, so its cursor is read again"
     status = runner.status()[0]
     assert (status.failures, status.error, status.retry_at_us) == (0, None, None)
     # once that it fails, which one failure does not show, and once that it is over
@@ -203,7 +203,7 @@ def test_follower_that_lost_its_effect_is_replayed(start: Any, pond: Any, head: 
     runner = start(one, first_delay=0.001)
     runner.notify(head - 1)
     assert runner.wait(head - 1, 120)
-    one.at, one.failures = 3, 0  # the next apply fails its assertion, and it is asked again
+    one.at, one.failures = 3, 0  # the next apply fails its assertion, and its cursor is read again
     runner.notify(head)
     assert runner.wait(head, 120)
     assert one.applied == [*range(head), *range(4, head + 1)]

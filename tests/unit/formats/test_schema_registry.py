@@ -23,15 +23,15 @@ def test_each_schema_is_fetched_once_with_what_it_refers_to() -> None:
         schemas = Schemas(SchemaRegistry(server.url + "/"))
         schemas.learn(inner)
         schemas.learn(inner)
-        assert server.asked == [f"/schemas/ids/{inner}"]
+        assert server.requested == [f"/schemas/ids/{inner}"]
         schemas.learn_subjects(["tx-value", "none-value"])
         assert schemas.known()[outer] == Registered("PROTOBUF", "O", (("inner", "I"), ("middle", "M")))
         assert middle not in schemas.known()
         schemas.learn(99)
-        before = len(server.asked)
+        before = len(server.requested)
         schemas.learn(99)
         schemas.learn(outer)
-        assert schemas.known()[99] is None and len(server.asked) == before
+        assert schemas.known()[99] is None and len(server.requested) == before
         again = server.register("tx-value", "P")
         schemas.learn_subjects(["tx-value"])
         for number in range(100, 99 + PATIENCE):
@@ -39,7 +39,7 @@ def test_each_schema_is_fetched_once_with_what_it_refers_to() -> None:
             schemas.learn(number)
         assert not schemas.requests_unknown
         assert schemas.known()[again] == Registered("AVRO", "P")
-        assert server.asked[before : before + 2] == ["/subjects/tx-value/versions", "/subjects/tx-value/versions/2"]
+        assert server.requested[before : before + 2] == ["/subjects/tx-value/versions", "/subjects/tx-value/versions/2"]
 
 
 def test_a_registry_that_does_not_answer_is_an_error_and_not_a_missing_schema() -> None:
@@ -58,7 +58,7 @@ def test_a_registry_that_does_not_answer_is_an_error_and_not_a_missing_schema() 
         Schemas(SchemaRegistry(server.url)).learn(1)
 
 
-def test_a_registry_is_told_by_a_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registry_is_named_by_a_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "connections.json"
     monkeypatch.setenv(VARIABLE, str(path))
     known = {"with": {"servers": "a:1", "registry": {"url": "http://r:1"}}, "without": {"servers": "a:1"}}

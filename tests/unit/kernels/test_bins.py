@@ -36,7 +36,7 @@ def codes_of(values: object, kind: str) -> np.ndarray:
     return rows(call("bin", (Column("x", kind),), "int")).data
 
 
-def asked(kind: str, *fractions: float, accuracy: int = 10_000) -> Aggregate:
+def percentile(kind: str, *fractions: float, accuracy: int = 10_000) -> Aggregate:
     given_ = tuple(literal(one, "double") for one in fractions)
     made = kind if len(fractions) == 1 else f"array<{kind}>"
     return Aggregate(PERCENTILE, Column("x", kind), None, made, parameters=given_, accuracy=accuracy)
@@ -106,7 +106,7 @@ def test_percentiles_of_many_keys_are_within_the_error_of_exact_ones(accuracy: i
     slots = np.sort(random_.integers(0, 300, 60_000))
     values = random_.choice([-1, 1, 1], 60_000) * 10.0 ** random_.uniform(-2, 4, 60_000)
     fractions = (0.0, 0.01, 0.25, 0.5, 0.9, 0.999, 1.0)
-    aggregate = asked("double", *fractions, accuracy=accuracy)
+    aggregate = percentile("double", *fractions, accuracy=accuracy)
     found = np.array(answered(aggregate, slots, codes_of(values, "double"), 300))
     for slot in range(300):
         ordered = np.sort(values[slots == slot])
@@ -117,8 +117,8 @@ def test_percentiles_of_many_keys_are_within_the_error_of_exact_ones(accuracy: i
 
 def test_a_row_without_tallies_is_null() -> None:
     none = np.zeros(0, np.int64)
-    assert answered(asked("double", 0.5), none, none, 2) == [None, None]
-    found = answered(asked("double", 0.5), np.array([1]), codes_of([math.inf], "double"), 2)
+    assert answered(percentile("double", 0.5), none, none, 2) == [None, None]
+    found = answered(percentile("double", 0.5), np.array([1]), codes_of([math.inf], "double"), 2)
     assert found == [None, math.inf]
 
 

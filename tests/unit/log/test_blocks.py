@@ -23,7 +23,7 @@ def test_any_part_is_read_as_it_was(size: int, data: st.DataObject) -> None:
     assert bytes(packed.read(offset, count)) == whole[offset : offset + count]
 
 
-def test_only_what_is_asked_for_is_unpacked() -> None:
+def test_only_requested_parts_are_unpacked() -> None:
     whole = of(3 * BLOCK_BYTES)
     stored = bytearray(pack(whole))
     stored[-20:] = bytes(20)
@@ -34,6 +34,6 @@ def test_only_what_is_asked_for_is_unpacked() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 5, 2 * BLOCK_BYTES])
-def test_another_size_is_told(size: int) -> None:
+def test_another_size_is_reported(size: int) -> None:
     with pytest.raises(ValueError):
         Packed(memoryview(pack(of(BLOCK_BYTES + 1)) + b"more"), size)

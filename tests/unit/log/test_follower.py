@@ -114,7 +114,7 @@ def test_a_follower_that_fails_is_tried_again_at_the_same_record() -> None:
     assert table.shown == [(n, n) for n in range(5)]
 
 
-def test_a_follower_ahead_of_the_log_is_told_to_rebuild() -> None:
+def test_a_follower_ahead_of_the_log_has_to_rebuild() -> None:
     log, manifests = stored(HISTORY[:3])
     table = Table()
     table.stored = 4

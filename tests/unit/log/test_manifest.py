@@ -261,10 +261,10 @@ def test_only_the_newest_manifests_are_kept() -> None:
 
 def test_what_an_older_manifest_names_may_be_gone_and_what_the_newest_names_may_not() -> None:
     pond = Pond(HISTORY)
-    asked: list[int] = []
+    tried: list[int] = []
 
     def read(manifest: Manifest) -> int:
-        asked.append(manifest.n)
+        tried.append(manifest.n)
         if manifest.n < least:
             raise CorruptError("It is gone.", "Restore it.")
         return manifest.n
@@ -276,4 +276,4 @@ def test_what_an_older_manifest_names_may_be_gone_and_what_the_newest_names_may_
     for known in (folded(HISTORY[:3]), folded(HISTORY)):
         with pytest.raises(CorruptError, match="It is gone"):
             read_sections(pond.log, pond.manifests, known, read)
-    assert asked == [2, 5, 5, 2, 5, 5]
+    assert tried == [2, 5, 5, 2, 5, 5]

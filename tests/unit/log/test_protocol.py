@@ -116,11 +116,11 @@ def test_offsets_that_do_not_continue_the_log_are_a_gap(pond: Pond, start: Offse
     pond.commit(writer, 0, {}, {"tx": "5", "clicks": "2", TICK: "1"})
     with pytest.raises(OffsetGapError) as gap:
         pond.begin(writer, 1, start, end)
-    told = str(gap.value)
-    assert told.startswith("[MP-OFFSET-GAP]")
-    assert "Start the pond again" in told
+    message = str(gap.value)
+    assert message.startswith("[MP-OFFSET-GAP]")
+    assert "Start the pond again" in message
     for offset in (*start.values(), *end.values(), "5", "2"):
-        assert f'"{offset}"' in told
+        assert f'"{offset}"' in message
 
 
 def test_the_same_batch_id_proves_nothing(pond: Pond) -> None:
@@ -218,7 +218,7 @@ def test_an_epoch_that_beats_the_claim_counts_and_the_claim_goes_above_it(pond: 
 
 
 class LosesReplies(MemoryFolder):
-    """Does what it is asked, then says that it could not."""
+    """Does the write, then raises as if it had failed."""
 
     broken = False
 

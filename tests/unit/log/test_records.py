@@ -200,7 +200,7 @@ def test_a_malformed_record_with_a_good_checksum_is_corrupt(content: bytes) -> N
         decode(content + hashlib.sha256(content).digest())
 
 
-def test_another_version_of_the_grammar_is_told_apart() -> None:
+def test_another_version_of_the_grammar_is_recognized() -> None:
     content = b"MPLOG3\n" + encode(CLAIM)[7:-32]
     with pytest.raises(CorruptError, match="another version"):
         decode(content + hashlib.sha256(content).digest())

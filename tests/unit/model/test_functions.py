@@ -55,14 +55,14 @@ def test_what_is_no_size(size: str) -> None:
         bytes_of(size)
 
 
-def test_a_function_that_changed_without_a_new_version_is_told() -> None:
+def test_a_function_that_changed_without_a_new_version_is_reported() -> None:
     made, other = UserFunction(**MEDIAN, digest="a"), UserFunction(**{**MEDIAN, "name": "other"})
     newer = msgspec.structs.replace(made, version="2", digest="b")
 
-    def asked(*functions: UserFunction) -> Query:
+    def query_of(*functions: UserFunction) -> Query:
         return Query("q", "s", "t", 0, Sliding(1, 1), (), (), (), functions=functions)
 
     same = msgspec.structs.replace(made, digest="b")
-    assert changed_functions([asked(made, other)], [asked(same, other)]) == ["my_median@1.2"]
-    assert changed_functions([asked(made)], [asked(newer)]) == []
-    assert changed_functions([asked(made)], [asked(made), asked(other)]) == []
+    assert changed_functions([query_of(made, other)], [query_of(same, other)]) == ["my_median@1.2"]
+    assert changed_functions([query_of(made)], [query_of(newer)]) == []
+    assert changed_functions([query_of(made)], [query_of(made), query_of(other)]) == []

@@ -48,11 +48,11 @@ def test_owners_agree_with_the_naive_twin(shards: list[str], instances: int) -> 
 
 
 @given(SHARDS, st.lists(st.integers(0, 3), min_size=40, max_size=40))
-def test_what_is_told_of_a_placement_is_counted(shards: list[str], owned: list[int]) -> None:
+def test_a_placement_lists_and_counts_all_buckets(shards: list[str], owned: list[int]) -> None:
     owners = owned[: len(shards)]
     found = placement_of(owners, shards)
-    told = [(one.instance, one.shard) for one in found.stretches for _ in range(one.first, one.last + 1)]
-    assert told == list(zip(owners, shards, strict=True))
+    expanded = [(one.instance, one.shard) for one in found.stretches for _ in range(one.first, one.last + 1)]
+    assert expanded == list(zip(owners, shards, strict=True))
     assert [one.first for one in found.stretches[1:]] == [one.last + 1 for one in found.stretches[:-1]]
     assert {share.instance: share.buckets for share in found.shares} == Counter(owners)
     assert found.aligned == pytest.approx(aligned_part(owners, shards))

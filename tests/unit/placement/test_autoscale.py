@@ -54,12 +54,12 @@ def test_a_load_that_goes_up_and_down_does_not_make_it_flap(loads: list[float], 
     assert all(after - before >= POLICY.cooldown_us for before, after in pairwise(changed))
     for place in changed:
         before = instances if not place else counts[place - 1]
-        asked = [needed(POLICY, seen(0, load, before), POLICY.target) for load in loads[place - 2 : place + 1]]
+        answers = [needed(POLICY, seen(0, load, before), POLICY.target) for load in loads[place - 2 : place + 1]]
         # no further than each of the looks asks for
-        assert counts[place] <= min(asked) if counts[place] > before else counts[place] >= max(asked)
+        assert counts[place] <= min(answers) if counts[place] > before else counts[place] >= max(answers)
 
 
-def test_what_it_decides_is_told() -> None:
+def test_its_decisions_are_explained() -> None:
     memory = Memory()
     for at_us in range(3):
         decision, memory = decide(POLICY, memory, seen(at_us, 1.6, 2))

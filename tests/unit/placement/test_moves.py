@@ -161,7 +161,7 @@ def test_changes_that_are_none_of_the_map_are_read_once() -> None:
     assert newest_map_change(more) is moved
 
 
-def test_people_are_told_how_many_buckets_are_on_their_way() -> None:
+def test_the_number_of_migrating_buckets_is_shown() -> None:
     wanted, half = (0, 1, 1, 2), (0, 1, 0, 0)
     spec = replace(PondSpec.of((), (), 1, 4), changed=ChangeEffects(scaled=(Scaled(5, 3, runs_of(wanted)),)))
     steps = [Change(n, change_to_json(MapChange(runs_of(to), "step", 3, 5))) for n, to in ((6, half), (7, wanted))]

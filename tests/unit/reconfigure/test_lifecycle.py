@@ -118,7 +118,7 @@ def test_a_rollback_takes_a_promote_back_and_does_nothing_else() -> None:
         validate.rollback(tried("promote", "discard"), "count")
 
 
-def test_a_rollback_is_told_as_one_and_what_was_stored_before_it_had_a_name_means_what_it_did() -> None:
+def test_a_rollback_is_listed_as_one_and_older_records_keep_their_meaning() -> None:
     back = validate.rollback(tried("promote"), "count", "ann")
     assert change_text(back) == '{"kind":"promote","name":"count","who":"ann","back":true}'
     assert change_of(change_text(back)) == back
@@ -142,14 +142,14 @@ def test_only_a_query_with_a_shadow_is_compared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "comparable"),
     [("map<string,int>", False), ("struct<a:int,b:map<string,int>>", False), ("array<binary>", False),
      ("binary", False), ("struct<binary:int,map:array<string>>", True), ("bigint", True)],
 )  # fmt: skip
-def test_rows_that_json_has_no_text_for_are_not_compared(kind: str, told: bool) -> None:
+def test_rows_that_json_has_no_text_for_are_not_compared(kind: str, comparable: bool) -> None:
     each = replace(EACH, output=(*EACH.output, Named("m", Foreign("m", "m", kind))))
     pond = pond_of(each)
-    if told:
+    if comparable:
         assert validate.shadow(pond, each).name == "each"
         return
     with pytest.raises(ChangeRefused, match="cannot represent m of each") as refused:
@@ -216,8 +216,8 @@ def test_a_spec_with_changes_is_stored_whole() -> None:
 def test_the_wire_form_of_changes_is_pinned() -> None:
     pond = pond_of(COUNT)
     assert change_text(validate.drop(pond, "count", who="ann")) == '{"kind":"drop","name":"count","who":"ann"}'
-    told = change_text(validate.param(pond, "limit", 5))
-    assert told == '{"kind":"param","name":"limit","value":{"node":"literal","text":"5","type":"bigint"}}'
+    text = change_text(validate.param(pond, "limit", 5))
+    assert text == '{"kind":"param","name":"limit","value":{"node":"literal","text":"5","type":"bigint"}}'
     added = validate.add(pond, EACH)
     assert change_text(added).startswith('{"kind":"add","asked":{"stateless":{"name":"each",')
     assert change_of(change_text(added)) == added
@@ -245,7 +245,7 @@ def test_what_others_read_cannot_go() -> None:
         (BOTH, replace(BOTH, left=replace(BOTH.left, delay_us=9)), "match other events"),
     ],
 )
-def test_a_version_that_cannot_be_told_is_refused(old: Any, new: Any, why: str) -> None:
+def test_a_version_that_cannot_replace_the_query_is_refused(old: Any, new: Any, why: str) -> None:
     with pytest.raises(ChangeRefused, match=why):
         validate.alter(pond_of(old), new)
 
@@ -264,14 +264,14 @@ def test_what_does_not_leave_or_may_soon_be_of_another_version_has_no_readers() 
 
 def test_a_version_whose_rows_do_not_say_which_are_the_newest_feeds_nothing() -> None:
     at = Named("at", Column("window.end", "timestamp"))
-    told = replace(COUNT, output=(*COUNT.output, at))
+    timed = replace(COUNT, output=(*COUNT.output, at))
     newest = Column("agg:1", "timestamp")
     other = replace(
-        told, aggregates=(*COUNT.aggregates, aggregate_of("max", Column("ts", "timestamp"))),
+        timed, aggregates=(*COUNT.aggregates, aggregate_of("max", Column("ts", "timestamp"))),
         output=(*COUNT.output, Named("at", newest)),
     )  # fmt: skip
     pond = after(
-        pond_of(told, EACH), lambda pond: validate.param(pond, "most", 5),
+        pond_of(timed, EACH), lambda pond: validate.param(pond, "most", 5),
         lambda pond: validate.shadow(pond, other), lambda pond: validate.feed(pond, "most", "count", "n"),
     )  # fmt: skip
     with pytest.raises(ChangeRefused, match="feed :most: it cannot be promoted"):
@@ -314,8 +314,8 @@ def test_a_parameter_that_nothing_uses_takes_a_value_of_another_type() -> None:
 
 
 def test_a_feed_that_is_changed_keeps_the_value_in_force() -> None:
-    told = replace(COUNT, output=(Named("w", Column("window", WINDOW)), *COUNT.output))
-    pond = after(pond_of(told, EACH), lambda pond: validate.param(pond, "limit", 5))
+    timed = replace(COUNT, output=(Named("w", Column("window", WINDOW)), *COUNT.output))
+    pond = after(pond_of(timed, EACH), lambda pond: validate.param(pond, "limit", 5))
     spec = applied(pond.spec, 3, Feed("limit", "count", "n"))
     by_rows = replace(pond.manifest, fed={"limit": Fed(4, msgspec.json.encode(literal(7, "bigint")).decode())})
 
@@ -355,8 +355,8 @@ def test_a_stream_is_observed_while_nobody_asks_for_its_times(tmp_path: Path) ->
     change = validate.add(KnownPond(pond.spec, pond.manifest), COUNT)
     assert change.since_us == 25 * SECOND + 1
     pond.change(change)
-    told = list(history(pond.log, pond.manifest))
-    assert [type(one.change).__name__ for one in told] == ["Add", "Drop"]
+    changes = list(history(pond.log, pond.manifest))
+    assert [type(one.change).__name__ for one in changes] == ["Add", "Drop"]
     assert in_force(pond.manifest) == pond.spec and {one.name for one in current(pond.spec)} == {"count", "each"}
 
 

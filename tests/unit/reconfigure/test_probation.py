@@ -50,8 +50,8 @@ def test_queries_that_spark_has_not_evaluated_in_an_epoch_are_responsible(tmp_pa
     probation.began(spec, None, Manifest())  # type: ignore[arg-type]
     assert halted(probation, spec)[1] == ["new", "newer", "old"]
     probation.committed(epoch(old=5, new=0, plain=5))
-    told, names = halted(probation, spec)
-    assert names == ["new", "newer"] and "Spark was evaluating new, newer" in told
+    reason, names = halted(probation, spec)
+    assert names == ["new", "newer"] and "Spark was evaluating new, newer" in reason
     assert not (tmp_path / MEMORY).exists()
 
 

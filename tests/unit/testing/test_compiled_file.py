@@ -109,7 +109,7 @@ def test_where_spark_does_not_start_the_error_says_what_to_run(desk: Desk, said:
     assert f"`millpond compile {desk.sql} -o {desk.beside}`" in str(caught.value)
 
 
-def test_who_does_not_want_spark_is_told_at_once(desk: Desk) -> None:
+def test_a_stale_compiled_file_fails_without_recompilation(desk: Desk) -> None:
     for _ in range(2):  # missing, then stale
         with pytest.raises(StaleError, match="millpond compile"):
             load_compiled(desk.sql, recompile=False)
@@ -118,7 +118,7 @@ def test_who_does_not_want_spark_is_told_at_once(desk: Desk) -> None:
     assert not desk.called
 
 
-def test_a_mistake_in_the_file_is_told_as_it_is(desk: Desk) -> None:
+def test_a_mistake_in_the_file_is_reported_unchanged(desk: Desk) -> None:
     desk.play("echo '[MP-SYNTAX] In spend (line 3 of the file): no. Mend it.' >&2; exit 1")
     with pytest.raises(QuerySyntaxError, match="line 3"):
         load_compiled(desk.sql)
@@ -132,7 +132,7 @@ def test_a_compiler_that_makes_something_else_does_not_run_for_ever(desk: Desk) 
     assert len(desk.called) == 1
 
 
-def test_a_missing_pond_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_pond_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(QueryTypeError, match="cannot be read"):
         load_compiled(tmp_path / "none.sql")
 

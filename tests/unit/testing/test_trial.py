@@ -121,7 +121,7 @@ def test_expected_rows_come_in_any_order_and_as_people_write_them(spend: Trial) 
     )
 
 
-def test_what_differs_is_told_in_times(spend: Trial) -> None:
+def test_differences_are_reported_with_times(spend: Trial) -> None:
     spend.feed("tx", SPENT[:1])
     spend.drain()
     with pytest.raises(AssertionError) as caught:
@@ -233,7 +233,7 @@ def test_rows_come_in_as_tables_and_frames(spend: Trial, form: str) -> None:
         ),
     ],
 )
-def test_rows_that_do_not_fit_are_told_and_none_is_fed(spend: Trial, rows: Any, said: str) -> None:
+def test_rows_that_do_not_fit_are_reported_and_none_is_added(spend: Trial, rows: Any, said: str) -> None:
     with pytest.raises(QueryTypeError) as caught:
         spend.feed("tx", rows)
     assert said in str(caught.value)
@@ -241,7 +241,7 @@ def test_rows_that_do_not_fit_are_told_and_none_is_fed(spend: Trial, rows: Any, 
     assert spend.fates("spend")["read"] == 0
 
 
-def test_names_that_do_not_exist_are_told(spend: Trial) -> None:
+def test_names_that_do_not_exist_are_reported(spend: Trial) -> None:
     with pytest.raises(QueryTypeError, match="No query reads a stream calls"):
         spend.feed("calls", [])
     for ask in (spend.rows, spend.late, spend.fates, spend.table):
@@ -345,7 +345,7 @@ def test_no_cut_changes_an_answer_where_nothing_is_late(spend: Trial) -> None:
     spend.assert_same_for_any_cut({"tx": SPENT}, cuts=6)
 
 
-def test_late_events_of_a_stream_without_order_depend_on_the_cut_and_that_is_told(spend: Trial) -> None:
+def test_late_events_of_an_unordered_stream_are_reported_to_depend_on_the_cut(spend: Trial) -> None:
     with pytest.raises(AssertionError, match=r"0 events are late in one epoch, [12] when cut into"):
         spend.assert_same_for_any_cut({"tx": SPENT[::-1]})
 

@@ -58,7 +58,7 @@ def test_files_that_fit_are_no_news(tmp_path: Path) -> None:
     ({"ts": [0]}, "ts as INT64, .* timestamp", "Declare ts BIGINT"),
     ({"c": [[1]], "v": [[1]], "ts": None}, "has no column ts, the event time of the stream tx; it has c, v", "Mend"),
 ])  # fmt: skip
-def test_a_type_that_spark_cannot_read_is_told(tmp_path: Path, other: dict[str, Any], what: str, cure: str) -> None:
+def test_a_type_that_spark_cannot_read_is_reported(tmp_path: Path, other: dict[str, Any], what: str, cure: str) -> None:
     written(tmp_path / "0.parquet", table(), 1)
     bad = written(tmp_path / "day=1" / "1.parquet", table(**other))
     with pytest.raises(LateSchemaError, match=what) as caught:

@@ -39,11 +39,11 @@ def epoch(at_s: float, folded: list[float]) -> EpochRecord:
     )  # fmt: skip
 
 
-class Asked:
-    """A pond that remembers what it was asked."""
+class FakePond:
+    """A pond that records the requests of the autoscaler."""
 
     def __init__(self, path: Path = Path()) -> None:
-        self.address, self.asked, self.instances = address_of(path), list[tuple[Any, ...]](), 2
+        self.address, self.requests, self.instances = address_of(path), list[tuple[Any, ...]](), 2
         self.refuses, self.shards = False, list[int | None]()
 
     def servers(self) -> tuple[str, ...]:
@@ -56,22 +56,22 @@ class Asked:
             raise ChangeRefused("It is too late.", "Go home.")
         self.instances = instances
         self.shards.append(shards)
-        self.asked.append((instances, who, why))
+        self.requests.append((instances, who, why))
 
     def assign(self, owners: tuple[int, ...], instances: int, why: str, *, who: str | None = None) -> None:
-        self.asked.append((owners, instances, who, why))
+        self.requests.append((owners, instances, who, why))
 
 
 def test_a_busy_pond_gets_instances_and_a_quiet_one_gives_them_back() -> None:
     policy = Policy(agreeing_observations=2, cooldown_us=5 * SECOND, max_instances=6)
-    pond, scaler, at = Asked(), Autoscaler(policy, every_us=SECOND), 0.0
+    pond, scaler, at = FakePond(), Autoscaler(policy, every_us=SECOND), 0.0
     for load in [1.6] * 80 + [0.4] * 80:
         at += 0.25
         scaler.epoch(pond, epoch(at, [load * 0.25 / pond.instances] * pond.instances))
-    counts = [instances for instances, _, _ in pond.asked]
+    counts = [instances for instances, _, _ in pond.requests]
     assert counts[0] == 4 and counts[-1] == 1 and counts == sorted(counts, reverse=True)
-    assert {who for _, who, _ in pond.asked} == {WHO}
-    assert pond.asked[0][2] == "instances fold 80% of the time, target 50%: from 2 to 4 instances"
+    assert {who for _, who, _ in pond.requests} == {WHO}
+    assert pond.requests[0][2] == "instances fold 80% of the time, target 50%: from 2 to 4 instances"
     pond.refuses, pond.instances = True, 1
     for load in [3.0] * 40:
         at += 0.25
@@ -80,13 +80,13 @@ def test_a_busy_pond_gets_instances_and_a_quiet_one_gives_them_back() -> None:
         if "refused" in scaler.last.why:
             break
     else:
-        pytest.fail("what is refused is told")
+        pytest.fail("the refusal is not reported")
     assert observed(0, []) is None
 
 
 def test_a_spike_of_three_times_the_load_is_absorbed() -> None:
     """Simulated: an instance folds 1,000 rows in a second, and an epoch costs 50 ms in which none are folded."""
-    pond, scaler = Asked(), Autoscaler(Policy())
+    pond, scaler = FakePond(), Autoscaler(Policy())
     at = arrived = done = most = recovered = 0.0
     while at < 900:
         rows, instances = min(arrived - done, 5_000.0), pond.instances
@@ -97,35 +97,36 @@ def test_a_spike_of_three_times_the_load_is_absorbed() -> None:
         most = max(most, arrived - done)
         if 200 < at <= 500 and arrived - done > 2_400:
             recovered = at
-        record = msgspec.structs.replace(epoch(at, [folding] * instances), map=len(pond.asked))
+        record = msgspec.structs.replace(epoch(at, [folding] * instances), map=len(pond.requests))
         scaler.epoch(pond, msgspec.structs.replace(record, counts={"*": {"events": round(rows)}}))
-    assert [instances for instances, _, _ in pond.asked] == [4, 5, 2], "no more changes than the load needs"
-    assert "instances fold 9" in pond.asked[0][2] and pond.asked[-1][2].endswith("from 5 to 2 instances")
+    assert [instances for instances, _, _ in pond.requests] == [4, 5, 2], "no more changes than the load needs"
+    assert "instances fold 9" in pond.requests[0][2] and pond.requests[-1][2].endswith("from 5 to 2 instances")
     assert most < 25_000 and recovered < 260, "within a minute no more than a second of events waits"
 
 
 def test_shards_follow_instances_as_far_as_there_are_servers() -> None:
     policy = Policy(agreeing_observations=2, cooldown_us=0, max_instances=6, shards=(2, 8))
-    pond, scaler, at = Asked(), Autoscaler(policy, every_us=SECOND), 0.0
+    pond, scaler, at = FakePond(), Autoscaler(policy, every_us=SECOND), 0.0
     for load in [1.6] * 80 + [0.4] * 80:
         at += 0.25
         scaler.epoch(pond, epoch(at, [load * 0.25 / pond.instances] * pond.instances))
-    assert pond.asked[0][0] == 4 and pond.asked[-1][0] == 1
+    assert pond.requests[0][0] == 4 and pond.requests[-1][0] == 1
     assert pond.shards[0] == 3 and pond.shards[-1] == 2
 
 
 def test_epochs_that_move_state_are_no_load() -> None:
-    pond, scaler = Asked(), Autoscaler(Policy(agreeing_observations=1, cooldown_us=0, max_instances=6), every_us=SECOND)
+    policy = Policy(agreeing_observations=1, cooldown_us=0, max_instances=6)
+    pond, scaler = FakePond(), Autoscaler(policy, every_us=SECOND)
     for i in range(40):
         scaler.epoch(pond, msgspec.structs.replace(epoch(0.25 * i, [0.2, 0.2]), map=i // 2))
-    assert not pond.asked and scaler.last is None
+    assert not pond.requests and scaler.last is None
 
 
 def query() -> Query:
-    asked = (aggregate_of("count", None),)
+    aggregates = (aggregate_of("count", None),)
     output = (Named("k", Column("key:0", "string")), Named("n", Column("agg:0", "bigint")))
     window = Sliding(100 * SECOND, 100 * SECOND)
-    return Query("q", STREAM.name, "ts", 0, window, (Column("k", "string"),), asked, output)
+    return Query("q", STREAM.name, "ts", 0, window, (Column("k", "string"),), aggregates, output)
 
 
 def test_the_hottest_buckets_go_to_whoever_is_least_busy(tmp_path: Path) -> None:
@@ -151,14 +152,14 @@ def test_the_hottest_buckets_go_to_whoever_is_least_busy(tmp_path: Path) -> None
     scaled = Scaled(manifest.n, 2, runs_of((1, 0) * (BUCKETS // 2)))
     moving = msgspec.structs.replace(run.pond.spec, changed=ChangeEffects(scaled=(scaled,)))
     assert better_owners(moving, manifest, Files(tmp_path), Policy()) is None, "what moves is not balanced"
-    pond, scaler = Asked(tmp_path), Autoscaler(Policy(agreeing_observations=1), every_us=SECOND)
+    pond, scaler = FakePond(tmp_path), Autoscaler(Policy(agreeing_observations=1), every_us=SECOND)
     for at in range(3):
         scaler.epoch(pond, epoch(at * 1.5, [0.6, 0.1]))
-    assert pond.asked and pond.asked[0][:3] == (better, 2, WHO)
-    assert "1.71 times as long as the mean" in pond.asked[0][3]
+    assert pond.requests and pond.requests[0][:3] == (better, 2, WHO)
+    assert "1.71 times as long as the mean" in pond.requests[0][3]
 
 
-def test_advice_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_advice_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(tmp_path, [query()], 2, BUCKETS)
     (tmp_path / IDENTITY).write_text("local")
     run.epoch([[]])

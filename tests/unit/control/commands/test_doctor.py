@@ -138,15 +138,15 @@ def test_python_and_java(no_java: None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "total", "free", "verdict"),
+    ("heap", "total", "free", "verdict"),
     [
         ("2g", 16 * GIB, 8 * GIB, "ok"), ("2g", 16 * GIB, None, "ok"), ("2g", 16 * GIB, 2 * GIB, "warning"),
         ("15900M", 16 * GIB, None, "warning"), ("16g", 16 * GIB, None, "problem"), ("400m", 16 * GIB, None, "problem"),
         ("2gb", 16 * GIB, None, "problem"), ("2", 16 * GIB, None, "problem"),
     ],
 )  # fmt: skip
-def test_memory(asked: str, total: int, free: int | None, verdict: str) -> None:
-    check = check_memory(asked, total, free)
+def test_memory(heap: str, total: int, free: int | None, verdict: str) -> None:
+    check = check_memory(heap, total, free)
     assert check.verdict == verdict
     assert bool(check.cure) == (verdict != "ok")
 

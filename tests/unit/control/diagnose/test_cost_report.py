@@ -62,19 +62,19 @@ def test_what_is_no_pond_is_not_measured(tmp_path: Path) -> None:
         measure(tmp_path / "none")
 
 
-def test_a_pond_is_explained_as_it_is_asked_now(tmp_pond: Path) -> None:
+def test_a_pond_is_explained_with_its_current_queries(tmp_pond: Path) -> None:
     pond = ran(tmp_pond, [query("fine", 20, 1)])
     pond.change(Add(StoredQuery.of(query("coarse", 20, 10)), who="ann"))
-    told = explain_pond(tmp_pond, None, None, None, None, "local[1]", "1g")  # without a file no Spark is started
-    assert "2 queries in 1 group over 1 stream" in told.parts[0]
-    assert "coarse" in told.parts[0]
-    assert told.parts[1].startswith("measured as of record ")
-    assert told.notes == ()
+    report = explain_pond(tmp_pond, None, None, None, None, "local[1]", "1g")  # without a file no Spark is started
+    assert "2 queries in 1 group over 1 stream" in report.parts[0]
+    assert "coarse" in report.parts[0]
+    assert report.parts[1].startswith("measured as of record ")
+    assert report.notes == ()
 
 
 def test_state_per_key_is_measured(tmp_pond: Path) -> None:
-    asked = [query("fine", 20, 1, COUNT, SUM)]
-    pond = ran(tmp_pond, asked)
+    queries = [query("fine", 20, 1, COUNT, SUM)]
+    pond = ran(tmp_pond, queries)
     measured = measure(tmp_pond)
     cells = group_cells(pond.plan.groups[0], pond.manifest, Files(tmp_pond), 1)
     assert (cells.cells, cells.keys) == (20, 2)
@@ -87,14 +87,14 @@ def test_state_per_key_is_measured(tmp_pond: Path) -> None:
     assert f" → {now + 80:,.0f} bytes" in price_of_state(price(pond.plan, best), measured)[0]
     # the estimate is what a pond with both keeps
     (tmp_pond / "both").mkdir()
-    both = ran(tmp_pond / "both", [*asked, best])
+    both = ran(tmp_pond / "both", [*queries, best])
     cells = group_cells(both.plan.groups[0], both.manifest, Files(tmp_pond / "both"), 1)
     assert cells.per_key() == pytest.approx(now + 80)
 
 
 def test_finer_edges_and_longer_windows_grow_it_at_most_so_much(tmp_pond: Path) -> None:
-    asked = [query("coarse", 20, 10)]
-    plan = ran(tmp_pond, asked).plan
+    queries = [query("coarse", 20, 10)]
+    plan = ran(tmp_pond, queries).plan
     lines = price_of_state(price(plan, query("fine", 40, 5)), measure(tmp_pond))
     assert lines[0].endswith("0 more columns, up to 4 times the cells")
 
@@ -109,8 +109,8 @@ def test_without_a_pond_there_is_a_bound(tmp_pond: Path) -> None:
 
 
 def test_a_session_costs_an_atom(tmp_pond: Path) -> None:
-    asked = [replace(query("visits", 20, 20), window=Session(5 * SECOND))]
-    plan = ran(tmp_pond, asked).plan
+    queries = [replace(query("visits", 20, 20), window=Session(5 * SECOND))]
+    plan = ran(tmp_pond, queries).plan
     more = replace(query("pauses", 20, 20, COUNT, SUM), window=Session(2 * SECOND))
     (line,) = price_of_state(price(plan, more), measure(tmp_pond))
     # slot, first, last; a sum and two counts

@@ -293,17 +293,17 @@ def test_having_withholds_every_row(folder: Path) -> None:
 
 
 def test_the_sink_is_behind(folder: Path, tmp_path: Path) -> None:
-    asked = query(sink=Sink("json", str(tmp_path / "out")))
-    bench = Bench(folder, asked)
+    followed = query(sink=Sink("json", str(tmp_path / "out")))
+    bench = Bench(folder, followed)
     bench.events([1, 20])
     text = bench.texts()["sink-behind"]
     assert text.startswith(f"Rows are committed up to record 1, but the sink (json {tmp_path}/out) has none yet.")
-    bench.follow(asked)
+    bench.follow(followed)
     bench.events([20])
     assert "sink-behind" not in bench.texts()
 
 
-def test_the_error_of_a_sink_is_told_within_its_process(folder: Path) -> None:
+def test_the_error_of_a_sink_is_reported_within_its_process(folder: Path) -> None:
     bench = Bench(folder, query())
     bench.events([1, 20])
     status = [FollowerStatus("sink:q", 0, 2, 3, "[MP-PLACE] disk full"), FollowerStatus("sink:other", 0, 2, 3, "no")]
@@ -376,9 +376,9 @@ def test_a_query_stands_still_behind_one_that_is_quarantined(folder: Path) -> No
 
 
 def test_rows_are_out(folder: Path) -> None:
-    asked = query()
-    bench = Bench(folder, asked)
-    bench.follow(asked)
+    followed = query()
+    bench = Bench(folder, followed)
+    bench.follow(followed)
     bench.events([1, 20])
     texts = bench.texts()
     assert list(texts) == ["window-open", "rows-are-out"]
@@ -387,7 +387,7 @@ def test_rows_are_out(folder: Path) -> None:
     assert list(bench.texts()) == ["rows-are-out"]
 
 
-def test_a_driver_that_has_ended_is_told(folder: Path) -> None:
+def test_a_driver_that_has_ended_is_reported(folder: Path) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     bench = Bench(folder, query())
@@ -495,7 +495,7 @@ def test_rows_of_earlier_versions_are_rows_of_the_query(folder: Path) -> None:
     assert "2 rows were emitted" in bench.texts()["rows-are-out"]
 
 
-def test_a_change_of_owners_is_told_until_a_second_epoch_has_followed(tmp_path: Path) -> None:
+def test_a_change_of_owners_is_reported_until_a_second_epoch_has_followed(tmp_path: Path) -> None:
     run = Bench(tmp_path, query())
     run.events([1, 2])
     run.pond.move((1,) * 64, "slots lie elsewhere")

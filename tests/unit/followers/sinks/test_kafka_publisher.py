@@ -29,13 +29,13 @@ class Group:
         return places
 
 
-def test_a_broker_that_is_finding_its_coordinator_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_without_a_coordinator_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_publisher, "_PAUSE_SECONDS", 0.0)
     group: Any = Group(KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, 0)
     assert _committed(group, "t").topic == "t" and not group.said
 
 
-def test_anything_else_is_told_at_once() -> None:
+def test_other_errors_are_raised_at_once() -> None:
     group: Any = Group(KafkaError.GROUP_AUTHORIZATION_FAILED, 0)
     with pytest.raises(KafkaException):
         _committed(group, "t")

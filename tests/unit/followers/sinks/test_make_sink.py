@@ -45,17 +45,17 @@ def test_late_rows_have_a_reader_a_name_and_a_cursor_of_their_own(pond: Any, mak
     pond.epoch(late={"q": [make_row("d", 4.5)]}, quarantined={"q": "it raised"})
     kept = {}
     for late in (False, True):
-        asked = Query("q", "s", "ts", 0, Sliding(1, 1), (), (), (), sink=Sink("memory"), late=Sink("memory"))
+        query = Query("q", "s", "ts", 0, Sliding(1, 1), (), (), (), sink=Sink("memory"), late=Sink("memory"))
         tables = MemoryTables()
         follower = sink_follower(
-            asked, "p", RowsReader(pond.read_section, "late" if late else "rows"), tmp_path, memory=tables, late=late
+            query, "p", RowsReader(pond.read_section, "late" if late else "rows"), tmp_path, memory=tables, late=late
         )
         pond.feed(follower)
         kept[follower.name] = tables.table("q")["customer"].to_pylist()
     assert kept == {"sink:q": ["a"], "late:q": ["b", "c", "d"]}
     names = []
     for late in (False, True):
-        shown = replace(asked, sink=Sink("console"), late=Sink("console"))
+        shown = replace(query, sink=Sink("console"), late=Sink("console"))
         follower = sink_follower(shown, "p", RowsReader(pond.read_section), tmp_path, late=late)
         names.append((follower.name, follower.cursor().n))
         follower.apply(0, decode(pond.log.read(0)), Manifest())

@@ -138,29 +138,29 @@ def test_what_is_approximate_says_so_and_how_far() -> None:
     ]
 
 
-def test_what_is_kept_as_events_is_told_once() -> None:
-    def asked(name: str, function: str) -> Query:
+def test_aggregates_that_keep_events_are_listed_once() -> None:
+    def query_of(name: str, function: str) -> Query:
         first = Aggregate(function, CUSTOMER, None, "bigint")
         return replace(SPEND, name=name, aggregates=(first, *SPEND.aggregates[1:]))
 
-    lines = explain(build_plan([asked("one", "collect_list"), asked("two", "percentile")])).splitlines()
+    lines = explain(build_plan([query_of("one", "collect_list"), query_of("two", "percentile")])).splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("  events"))
     assert lines[at] == "  events    stored individually, each once: 1 value, 1 predicate"
     assert lines[at + 1] == "    customer  <- one, two"
     assert lines[at + 2].endswith("isnotnull(customer)  <- one, two")
-    lines = explain(build_plan([asked("one", "count_distinct"), asked("two", "mode")])).splitlines()
+    lines = explain(build_plan([query_of("one", "count_distinct"), query_of("two", "mode")])).splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("  tallies"))
     assert lines[at] == "  tallies   counted by value in each slice, each once: 1 value, 1 predicate"
     assert lines[at + 1] == "    customer: a count for each distinct value  <- one, two"
     assert not any(line.startswith("  events") for line in lines)
     mixed = replace(
-        asked("one", "count_distinct"),
-        aggregates=asked("two", "mode").aggregates[:1] + asked("one", "collect_list").aggregates,
+        query_of("one", "count_distinct"),
+        aggregates=query_of("two", "mode").aggregates[:1] + query_of("one", "collect_list").aggregates,
     )
     assert [tally for group in build_plan([mixed]).groups for tally in group.tallies] == [], "events answer both"
 
 
-def test_what_streams_say_of_time_is_told_and_where_late_rows_go() -> None:
+def test_event_time_and_late_sinks_of_streams_are_explained() -> None:
     order = Order("p", "o", ("0", "1"), 30_000_000)
     stream = Stream("tx", (), order=order, max_ahead_us=HOUR)
     lines = explain(build_plan([replace(SPEND, late=Sink("json", "/late"))]), [stream, replace(stream, name="other")])
@@ -238,10 +238,10 @@ def test_duration(us: int, text: str) -> None:
     assert duration(us) == text
 
 
-def test_a_query_without_a_window_is_told_in_words() -> None:
-    told = [Named("n", Column("agg:0", "bigint"))]
+def test_a_query_without_a_window_is_described_in_words() -> None:
+    output = [Named("n", Column("agg:0", "bigint"))]
     count = Aggregate("count", None, None, "bigint")
-    query = Query("so_far", "tx", "ts", NEVER_LATE_US, RUNNING, (), (count,), tuple(told), emit="update")
+    query = Query("so_far", "tx", "ts", NEVER_LATE_US, RUNNING, (), (count,), tuple(output), emit="update")
     text = explain(build_plan([query]))
     for line in ("  windows   all events until now", "  edges     none", "  delays    none: nothing is late",
                  "    so_far: all events until now, nothing is late, emits updates"):  # fmt: skip

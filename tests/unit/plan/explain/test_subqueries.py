@@ -46,7 +46,7 @@ def test_a_query_is_cut_where_it_remembers() -> None:
     ]  # fmt: skip
 
 
-def test_repeated_events_are_left_out_where_the_key_lives_before_where_is_asked() -> None:
+def test_repeated_events_are_dropped_before_where_on_the_instance_of_the_key() -> None:
     once = deduplicated(SPEND, TX, ["k", "v"], 10)
     first, second = subqueries(build_plan([once]), STREAMS)["spend"]
     assert first.operators == ("map to keys and events",)
@@ -96,7 +96,7 @@ def test_rows_of_a_join_come_from_where_it_pairs() -> None:
     assert "its watermark follows the final rows of that join: no row is late" in explain(plan, streams)
 
 
-def test_what_is_shared_is_told_with_whom() -> None:
+def test_shared_work_is_listed_with_its_queries() -> None:
     found = subqueries(build_plan([SPEND, MORE, TOP, LARGE]), STREAMS)
     first, second = found["spend"]
     assert first.shared == (Shared("the read", ("more", "large")), Shared("the filter", ("more", "large")))

@@ -51,7 +51,7 @@ def random_windows(dice: random.Random) -> list[Sliding]:
 def test_edges_of_two_windows() -> None:
     #   45 every 15   ..0....15....30....45          start and end of each fall on multiples of 15
     #   20 every 20   ..0......20......40
-    #   asked                 [21 ..... 39]
+    #   requested             [21 ..... 39]
     windows = [Sliding(45, 15), Sliding(20, 20)]
     assert edges_between(windows, 21, 39).tolist() == [20, 30, 40]
     assert edges_between(windows, 20, 20).tolist() == [20, 30]

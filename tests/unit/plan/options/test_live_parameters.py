@@ -46,9 +46,9 @@ def test_one_use_as_a_whole_number_keeps_the_type(other: Selection) -> None:
     fraud = selection("fraud", above(AMOUNT, AS_DOUBLE))
     assert not as_double("limit", [fraud, other])
     assert as_double("another", [fraud, other])
-    with pytest.raises(ChangeRefused, match="of type double, not of type bigint; it is used by n") as told:
+    with pytest.raises(ChangeRefused, match="of type double, not of type bigint; it is used by n") as error:
         another_value("limit", 250.5, constant_of("limit", 200), ["n"], False)
-    assert "DECLARE VARIABLE" in told.value.cure
+    assert "DECLARE VARIABLE" in error.value.cure
 
 
 def test_a_text_is_never_taken_for_a_number() -> None:

@@ -49,7 +49,7 @@ def test_no_rows_are_no_columns_and_no_values() -> None:
 
 
 @pytest.mark.parametrize("error", [0.2, 0.05, 0.01])
-def test_the_error_is_what_was_asked_for(error: float) -> None:
+def test_the_error_is_within_the_requested_one(error: float) -> None:
     """Over many sets of known size the root of the mean squared relative error stays below it."""
     precision, dice = precision_of(literal(error, "double")), np.random.default_rng(3)
     for count in (10, 300, 3000):

@@ -114,12 +114,12 @@ def test_a_median_of_many_keys_is_numpys() -> None:
 
 
 def test_equal_values_and_filters_are_kept_once() -> None:
-    asked = [
+    queries = [
         (aggregate.arguments, logged_rows(aggregate, None))
         for function in ("percentile", "mode", "count_distinct", "first")
         for aggregate in (Aggregate(function, X, None, "double"),)
     ]
-    log = log_plan(asked)
+    log = log_plan(queries)
     assert log is not None
     assert (log.values, log.filters, log.takes_all) == ((X,), (ANY,), True)
     assert log_plan([]) is None
@@ -134,7 +134,7 @@ def test_a_column_that_older_events_lack_is_null() -> None:
     assert answered(Aggregate("count_distinct", X, None, "bigint"), both, found) == [0, 1]
 
 
-def test_some_slots_are_told_by_their_positions() -> None:
+def test_some_slots_are_selected_by_their_positions() -> None:
     given = events([3, 5, 5, 9], [1, 2, 3, 4], [1.0, 2.0, 3.0, 4.0])
     assert among(given, np.array([5, 8, 9])).slots.tolist() == [0, 0, 2]
     assert of_slots(given, 4, 3).slots.tolist() == [1, 1]
@@ -148,7 +148,7 @@ def test_the_least_integer_is_no_null() -> None:
     assert found[2] == found[4] != found[1]
 
 
-def test_texts_are_joined_in_the_order_that_is_asked_for() -> None:
+def test_texts_are_joined_in_the_requested_order() -> None:
     text, number = Column("k", "string"), Column("n", "bigint")
     columns = {
         value_name(text): pa.array(["a", "b", "", "b", None, "c"]),

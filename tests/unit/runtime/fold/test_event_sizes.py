@@ -83,7 +83,7 @@ def test_alone_a_query_keeps_its_own_slices_and_bins_while_it_needs_them(tmp_pat
         query("fine", 30, 10_000), query("coarse", 30, 10), query("short", 4, 10_000), query("large", 30, 100, LARGE),
     ]  # fmt: skip
     whole, alone = sizes(tmp_path, queries, instances)
-    assert alone == {asked.name: expected(asked) for asked in queries}
+    assert alone == {query.name: expected(query) for query in queries}
     assert max(alone["coarse"], alone["large"]) < alone["fine"]
     assert alone["short"] < alone["fine"] <= whole, "cut into more slices, all together have more"
 

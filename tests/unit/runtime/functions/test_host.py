@@ -104,7 +104,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("attribute", "kind", "rest", "what", "row"), FAILURES, ids=[case[0] for case in FAILURES])
-def test_a_failure_is_told_with_its_key(
+def test_a_failure_is_reported_with_its_key(
     host: FunctionHost, declare: Declare, attribute: str, kind: str, rest: dict[str, int], what: str, row: int | None
 ) -> None:
     function = declare(attribute, kind, **rest)

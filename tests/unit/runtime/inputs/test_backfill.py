@@ -64,7 +64,7 @@ def test_without_an_order_an_event_is_judged_by_the_watermark_of_its_epoch() -> 
     judge = PastJudge([epoch(1, None, {"*": 30}), epoch(2, 30, {"*": 40}, floor=10)])
     times = np.array([5, 30, 31, 5, 40, 41])
     timed, base = judge.judge(times, np.zeros(6, bool), np.array([0, 0, 0, 1, 1, 1]), None)
-    # later than the largest time that the epoch told: too far ahead then
+    # later than the largest time of the epoch: it was too far ahead
     assert timed.tolist() == [True, True, False, True, True, False]
     assert base[timed].tolist() == [NEVER, NEVER, ALWAYS_LATE, 30]
 

@@ -55,7 +55,7 @@ def test_who_hears_nothing_gives_up(hosts: Callable[[], Files], monkeypatch: pyt
     assert read_messages(hosts(), names, 0.1) == Obstacle("2 of 3 tasks sent no message for 0 seconds")
 
 
-def test_what_was_told_is_forgotten_and_nothing_else(hosts: Callable[[], Files], tmp_path: Path) -> None:
+def test_removing_messages_removes_nothing_else(hosts: Callable[[], Files], tmp_path: Path) -> None:
     names, other = message_files(7, "job", 3), message_files(7, "another", 1)
     for name in (*names[:2], *other):
         send_message(hosts(), name, of(0))

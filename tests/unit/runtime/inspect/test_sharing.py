@@ -115,7 +115,7 @@ def test_events_are_kept_once_and_alone_each_query_keeps_its_own(tmp_path: Path)
     of_all = replace(query("all", 20), aggregates=(listed,))
     of_large = replace(query("large", 20, where=LARGE), aggregates=(listed,))
     sums = query("sums", 20)
-    alone = {asked.name: measured(tmp_path / asked.name, [asked]).shared.bytes for asked in (of_all, sums)}
+    alone = {one.name: measured(tmp_path / one.name, [one]).shared.bytes for one in (of_all, sums)}
     found = measured(tmp_path / "both", [of_all, of_large])
     # 20 events of slot, time, a value and a bit of a filter; 8 of them are large
     assert alone["all"] - alone["sums"] == 20 * (16 + 8) + 3

@@ -41,8 +41,8 @@ ROW = st.fixed_dictionaries({
 ROWS = st.lists(st.lists(ROW, max_size=6), max_size=3)
 
 
-def batches(told: list[list[dict[str, Any]]], schema: pa.Schema = SCHEMA) -> list[pa.RecordBatch]:
-    return [pa.RecordBatch.from_pylist(rows, schema) for rows in told if rows]
+def batches(lists: list[list[dict[str, Any]]], schema: pa.Schema = SCHEMA) -> list[pa.RecordBatch]:
+    return [pa.RecordBatch.from_pylist(rows, schema) for rows in lists if rows]
 
 
 def net_of(found: pa.Table | None) -> Counter[str]:
@@ -59,8 +59,8 @@ def test_rows_cancel_out_as_often_as_both_emit_them(
 ) -> None:
     shadow = [*query[:alike], *shadow]
     naive = Counter[str]()
-    for told, side in ((query, 1), (shadow, -1)):
-        for row in (row for rows in batches(told) for row in rows.to_pylist()):
+    for emitted, side in ((query, 1), (shadow, -1)):
+        for row in (row for rows in batches(emitted) for row in rows.to_pylist()):
             naive[repr(row)] += side
     found = row_diff(batches(query), batches(shadow))
     assert net_of(found) == naive  # a counter equals one that has zeros besides
@@ -69,21 +69,21 @@ def test_rows_cancel_out_as_often_as_both_emit_them(
 
 
 def test_rows_with_lists_all_differ_here() -> None:
-    told = batches([[{"v": [1, 2]}]], pa.schema([("v", pa.list_(pa.int64()))]))
-    found = row_diff(told, told)
+    emitted = batches([[{"v": [1, 2]}]], pa.schema([("v", pa.list_(pa.int64()))]))
+    found = row_diff(emitted, emitted)
     assert found is not None and found.column(NET).to_pylist() == [1, -1]
 
 
 def test_rows_are_the_same_though_one_version_knows_that_none_is_null() -> None:
     """A list makes all rows differ, but the differences of two instances are combined."""
-    told = []
+    sides = []
     for nulls in (False, True):
         members = pa.list_(pa.field("element", pa.int64(), nulls))
         schema = pa.schema([("v", pa.struct([pa.field("a", pa.int64(), nulls)])), ("l", members)])
-        told.append(batches([[{"v": {"a": 1}, "l": None}]], schema))
-    parts = [part for part in (row_diff(told[0], []), row_diff([], told[1]), row_diff(*told)) if part is not None]
+        sides.append(batches([[{"v": {"a": 1}, "l": None}]], schema))
+    parts = [part for part in (row_diff(sides[0], []), row_diff([], sides[1]), row_diff(*sides)) if part is not None]
     assert pa.concat_tables(parts).column(NET).to_pylist() == [1, -1, 1, -1]
-    assert row_diff(*([batch.select(["v"]) for batch in side] for side in told)) is None
+    assert row_diff(*([batch.select(["v"]) for batch in side] for side in sides)) is None
 
 
 def test_only_what_others_read_is_compared() -> None:

@@ -24,7 +24,7 @@ def test_whoever_begins_to_read_again_waits_for_all_partitions() -> None:
 
 def test_partitions_of_a_stream_that_comes_later_are_waited_for_from_then_on() -> None:
     watch = IdleWatch([], 0)
-    watch.watch([TOPIC], 100)  # its partitions are told by what is read
+    watch.watch([TOPIC], 100)  # its partitions become known when it is read
     watch.expect([named("a", "b")], 101)
     assert not watch.idle({}, 110)["tx"]
     assert watch.idle({}, 111)["tx"] == {"a", "b"}

@@ -27,7 +27,7 @@ def group_of(*windows: tuple[Window, int]) -> GroupPlan:
     return build_plan(queries).groups[0]
 
 
-def asked(group: GroupPlan, times: list[int]) -> list[bool]:
+def waits_before(group: GroupPlan, times: list[int]) -> list[bool]:
     """Before each epoch but the first: whether a step waits; the epochs end at `times`."""
     epochs = QuietEpochs()
     waits = [epochs.decide_next([group], {"s": Watermark(time)}).step for time in times[:-1]]
@@ -47,7 +47,7 @@ def test_a_step_waits_for_epochs_that_close_windows(seed: int) -> None:
     times = [1_000]
     while len(times) < 2_000:
         times.append(times[-1] + dice.randint(2, 3))
-    waits = asked(group, times)
+    waits = waits_before(group, times)
     closes = [
         any(end % 200 in (20, 130) for end in range(before - 7 + 1, after - 7 + 1))
         for before, after in itertools.pairwise(times)
@@ -62,7 +62,7 @@ def test_a_step_waits_where_epochs_read_one_file_or_two(seed: int) -> None:
     group, dice, times = group_of((Sliding(500, 500), 0)), random.Random(seed), [25, 50, 100, 125]
     while len(times) < 4_000:
         times.append(times[-1] + 25 * dice.randint(1, 2))
-    waits = asked(group, times)
+    waits = waits_before(group, times)
     closes = [before // 500 < after // 500 for before, after in itertools.pairwise(times)]
     assert sum(a and b for a, b in zip(waits, closes, strict=True)) > 0.95 * sum(closes)
     assert waits.count(False) > 0.45 * (len(waits) - 5 * sum(closes))
@@ -70,7 +70,7 @@ def test_a_step_waits_where_epochs_read_one_file_or_two(seed: int) -> None:
 
 def test_a_window_closes_by_the_delay_of_its_own_query_only() -> None:
     group = group_of((Sliding(10_000, 10_000), 500), (Sliding(200, 200), 20))
-    waits = asked(group, list(range(1_000, 2_000, 10)))
+    waits = waits_before(group, list(range(1_000, 2_000, 10)))
     taken = [time % 200 for time, waited in zip(range(1_000, 2_000, 10), waits, strict=False) if not waited]
     # neither the epoch that closes it, nor the one before or after
     assert not {*taken[1:]} & {0, 10, 20} and len(taken) > 0.45 * (len(waits) - 15)
@@ -78,17 +78,17 @@ def test_a_window_closes_by_the_delay_of_its_own_query_only() -> None:
 
 @pytest.mark.parametrize("window", [Session(5), Counted(3, 1), Range(5)])
 def test_no_step_waits_for_windows_whose_ends_no_watermark_tells(window: Window) -> None:
-    assert every_second(asked(group_of((window, 0)), list(range(0, 100, 4))))
+    assert every_second(waits_before(group_of((window, 0)), list(range(0, 100, 4))))
 
 
 def test_steps_are_taken_where_each_epoch_closes_windows() -> None:
-    waits = asked(group_of((Sliding(1, 1), 0)), list(range(0, 1_000, 4)))
+    waits = waits_before(group_of((Sliding(1, 1), 0)), list(range(0, 1_000, 4)))
     assert all(waits[1:7]) and 0.35 < waits.count(False) / len(waits) < 0.45
 
 
 def test_a_step_does_not_wait_where_time_stands_still_or_is_not_known() -> None:
     group = group_of((Sliding(1, 1), 0))
-    assert every_second(asked(group, [5] * 10))
+    assert every_second(waits_before(group, [5] * 10))
     epochs = QuietEpochs()
     assert every_second([epochs.decide_next([group], {"s": Watermark(None)}).step for _ in range(4)])
     assert not epochs.decide_next([group], {"other": Watermark(7)}).step

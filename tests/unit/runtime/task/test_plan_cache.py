@@ -26,9 +26,9 @@ KEY = Named("k", Column("k", "string"))
 @pytest.mark.parametrize("seed", range(5))
 def test_a_task_arrives_as_it_was(seed: int) -> None:
     windows = [*WINDOWS, *SESSIONS, Range(5), Counted(3, 1)]
-    asked = [replace(one, window=random.Random(seed).choice(windows)) for one in query_set(random.Random(seed), 9)]
+    queries = [replace(one, window=random.Random(seed).choice(windows)) for one in query_set(random.Random(seed), 9)]
     both = Join("both", SIDE, SIDE, "left", Within(0, 5), (Named("k", Column("left:0", "string")),))
-    plan = build_plan([*asked, Selection("each", STREAM.name, (KEY,)), both], {"q1": 7, "both": 3})
+    plan = build_plan([*queries, Selection("each", STREAM.name, (KEY,)), both], {"q1": 7, "both": 3})
     tasks = (
         GatherTask(plan, ReadLayout(()), {}, (0, 1), 2, 5),
         FoldTask("pond", "", 7, plan, {}, {}, {}, (0, 1), "me"),

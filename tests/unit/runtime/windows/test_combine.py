@@ -105,7 +105,7 @@ def test_blocks_without_cells_are_passed_over() -> None:
     assert [(block.first, block.size) for block in found] == [(0, 8192)]
 
 
-def test_some_rows_of_a_window_are_asked_for_alone() -> None:
+def test_some_rows_of_a_window_can_be_combined_alone() -> None:
     cells, _ = random_cells(random.Random(2), 50)
     run = [Closing(40, 0, 0, 2), Closing(80, 40, 0, 2), Closing(80, 0, 0, 2)]
     edges = edges_of(run)

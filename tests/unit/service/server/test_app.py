@@ -60,11 +60,11 @@ class Fake:
     """A pond that records its requests, and raises a given error."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[Any, ...]] = []
         self.error: BaseException | None = None
 
     def _did(self, *what: Any) -> None:
-        self.asked.append(what)
+        self.calls.append(what)
         if self.error is not None:
             raise self.error
 
@@ -110,9 +110,9 @@ class Fake:
     def diff(self, name: str) -> Differs:
         return Differs(3, 2, 1, 0, ("x",))
 
-    def add(self, asked: Asked, who: str, dry_run: bool) -> Changed | Priced:
-        self._did("add", asked, who, dry_run)
-        return Priced("complete later", 7, True, 5) if dry_run else Changed("add", asked.name, 6, 7)
+    def add(self, body: Asked, who: str, dry_run: bool) -> Changed | Priced:
+        self._did("add", body, who, dry_run)
+        return Priced("complete later", 7, True, 5) if dry_run else Changed("add", body.name, 6, 7)
 
     def version(self, kind: str, name: str, version: Version, who: str, dry_run: bool) -> Changed | Priced:
         self._did(kind, name, version, who, dry_run)
@@ -122,12 +122,12 @@ class Fake:
         self._did(kind, name, who, dry_run)
         return Changed(kind, name, 8)
 
-    def scale(self, asked: Instances, who: str, dry_run: bool) -> Changed | Priced:
-        self._did("scale", asked, who, dry_run)
+    def scale(self, body: Instances, who: str, dry_run: bool) -> Changed | Priced:
+        self._did("scale", body, who, dry_run)
         return Priced("state moves", None, False, 0, 4, 500, 11) if dry_run else Changed("scale", "instances", 9)
 
-    def move_rows(self, asked: Relocation, who: str, dry_run: bool) -> Changed | Priced:
-        self._did("move_rows", asked, who, dry_run)
+    def move_rows(self, body: Relocation, who: str, dry_run: bool) -> Changed | Priced:
+        self._did("move_rows", body, who, dry_run)
         return Changed("move", "rows", 10)
 
     def set(self, name: str, value: Value, who: str) -> Changed:
@@ -153,8 +153,8 @@ class Bench:
 
     def _transport(self) -> httpx.BaseTransport:
         def answer(request: httpx.Request) -> httpx.Response:
-            told = {name: value for name, value in request.headers.items() if name != "content-length"}
-            done = self.http.request(request.method, str(request.url), headers=told, content=request.content)
+            headers = {name: value for name, value in request.headers.items() if name != "content-length"}
+            done = self.http.request(request.method, str(request.url), headers=headers, content=request.content)
             return httpx.Response(done.status_code, headers=dict(done.headers), content=done.content)
 
         return httpx.MockTransport(answer)
@@ -184,7 +184,7 @@ def test_the_client_says_what_the_pond_hears(bench: Bench) -> None:
     assert client.push("tx", [{"v": Decimal("1.50")}], key="k") == PushDone("tx", 1, False)
     client.history(3)
     assert client.trace(4) == bench.fake.trace(4)
-    assert bench.fake.asked == [
+    assert bench.fake.calls == [
         ("add", Asked("spend", "SELECT 1", "json", True, deduplicate=("id",)), who, False),
         ("add", Asked("spend", "SELECT 1", incomplete=True), who, True),
         ("alter", "spend", Version("SELECT 2"), who, False),
@@ -217,7 +217,7 @@ def test_the_client_reads_what_the_pond_says(bench: Bench) -> None:
     assert client.show("spend") == QUERY
     assert client.params() == fake.parameters()
     assert client.functions() == client.functions(reload=True) == fake.functions(False, "")
-    assert [one[1] for one in fake.asked if one[0] == "functions"] == [False, True, False]
+    assert [one[1] for one in fake.calls if one[0] == "functions"] == [False, True, False]
     assert client.placement() == fake.placement()
     assert client.diff("spend") == fake.diff("spend")
 
@@ -268,7 +268,7 @@ def test_a_defect_tells_its_kind_and_no_more(bench: Bench) -> None:
 def test_a_body_that_is_no_query_is_refused_before_the_pond(bench: Bench, body: bytes) -> None:
     answer = bench.http.post("/v1/queries", content=body)
     assert (answer.status_code, answer.json()["code"]) == (400, "MP-REQUEST")
-    assert not bench.fake.asked
+    assert not bench.fake.calls
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_a_body_that_is_no_query_is_refused_before_the_pond(bench: Bench, body: 
 def test_what_is_not_known_is_refused_in_our_words(bench: Bench, method: str, path: str, status: int) -> None:
     answer = bench.http.request(method, path)
     assert (answer.status_code, answer.json()["code"]) == (status, "MP-REQUEST")
-    assert not bench.fake.asked
+    assert not bench.fake.calls
 
 
 def test_the_client_refuses_names_that_would_mean_other_paths(bench: Bench) -> None:
@@ -297,12 +297,12 @@ def test_the_client_refuses_names_that_would_mean_other_paths(bench: Bench) -> N
         bench.client.drop("../params/x")
     with pytest.raises(RequestError, match="cannot have 'sometimes' as its emit"):
         bench.client.add("a", "SELECT 1", emit="sometimes")
-    assert not bench.fake.asked
+    assert not bench.fake.calls
 
 
 def test_whoever_asks_cannot_break_the_history(bench: Bench) -> None:
     bench.http.request("DELETE", "/v1/queries/spend", headers={"millpond-who": "a\tb" + "c" * 100})
-    who = bench.fake.asked[0][2]
+    who = bench.fake.calls[0][2]
     assert who == "ab" + "c" * 61 + "@testclient"
 
 

@@ -104,7 +104,7 @@ def test_a_function_is_called_by_a_query_whose_version_before_still_tells_window
     assert [shown.queries for shown in bench.hosted.functions(True, "ann")] == [("two",)]
 
 
-def test_instances_and_moves_are_told_with_what_changed(bench: Bench) -> None:
+def test_instances_and_moves_are_logged_with_what_changed(bench: Bench) -> None:
     bench.pond.change(Scale(((0, 2), (1, 2)), "requested", 2, "ann"))
     bench.pond.change(Move((("", 3), ("env:SECOND", 1)), "1 of 4 buckets to env:SECOND", "ann"))
     assert bench.hosted._recorded("scale", "instances") == Changed("scale", "instances", 1, None, "2")
@@ -149,7 +149,7 @@ def test_a_parameter_that_no_query_uses_is_noted(bench: Bench) -> None:
     assert bench.hosted.set("limit", Value(200), "ann").what is None
 
 
-def test_a_reload_of_functions_is_told_with_who_asked(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reload_of_functions_is_logged_with_its_requester(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.leader = SimpleNamespace(load_functions=lambda: (WORST,))
     with caplog.at_level(logging.INFO, "millpond.service"):
         (shown,) = bench.hosted.functions(True, "ann@1")

@@ -133,7 +133,7 @@ def test_a_token_that_others_may_read_or_that_is_short_is_refused(bench: Bench) 
         bench.places.secret({"MILLPOND_TOKEN": "short"})
 
 
-def test_a_client_is_told_what_is_missing(tmp_path: Path) -> None:
+def test_a_client_learns_what_is_missing(tmp_path: Path) -> None:
     places = Places(tmp_path)
     with pytest.raises(NotServingError, match="Nobody serves the pond"):
         places.known_leader()

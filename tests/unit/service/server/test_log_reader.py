@@ -46,9 +46,9 @@ def test_the_catalog_is_the_fold_of_the_log(tmp_path: Path) -> None:
     assert catalog.now() is None, "a pond that is just being made has nothing in force"
 
     pond = ChangingPond(tmp_path, [STREAM], [each("one")])
-    (told,) = catalog.queries(lambda name: {"rows": len(name)})
-    assert (told.name, told.kind, told.state, told.counts) == ("one", "stateless", "running", {"rows": 3})
-    assert told.columns == (ColumnShown("v", "bigint"),)
+    (entry,) = catalog.queries(lambda name: {"rows": len(name)})
+    assert (entry.name, entry.kind, entry.state, entry.counts) == ("one", "stateless", "running", {"rows": 3})
+    assert entry.columns == (ColumnShown("v", "bigint"),)
     assert [(stream.name, len(stream.columns)) for stream in catalog.streams()] == [("tx", 2)]
 
     pond.change(Add(StoredQuery.of(each("two")), who="ann@1"))
@@ -82,7 +82,7 @@ def test_a_query_over_a_derived_stream_is_shown_over_the_declared_ones(tmp_path:
     assert [one.source for one in catalog.streams()] == ["derived from tx"]
 
 
-def test_a_rollback_is_told_as_one_and_a_promoted_query_as_such(tmp_path: Path) -> None:
+def test_a_rollback_and_a_promotion_are_listed_as_such(tmp_path: Path) -> None:
     (tmp_path / "pond.id").write_text("p")
     pond, catalog, states = ChangingPond(tmp_path, [STREAM], [each("one")]), LogReader(tmp_path), []
     for change in (Shadow(StoredQuery.of(each("one"))), Promote("one"), Promote("one", "ann", back=True)):
@@ -112,8 +112,8 @@ def test_gauges_count_rows_of_the_versions_of_a_query_as_its_own() -> None:
     assert gauges.counts("one") == {"rows": 30, "read": 9, "applied": 0, "late": 0, "dead": 0, "filtered": 0}
 
 
-def epoch(n: int, events: int, seconds: float, told: dict[str, dict[str, int]] | None = None) -> Epoch:
-    counts = {"*": {"events": events}, **(told or {"one": {"rows": 2, "late": 1}})}
+def epoch(n: int, events: int, seconds: float, counts_by_query: dict[str, dict[str, int]] | None = None) -> Epoch:
+    counts = {"*": {"events": events}, **(counts_by_query or {"one": {"rows": 2, "late": 1}})}
     record = EpochRecord(n=n, writer="", prev="", at=0, spark_query="", batch=n, start={}, end={}, counts=counts)
     return Epoch(record, seconds)
 
@@ -126,10 +126,10 @@ def test_gauges_tell_totals_rates_and_the_slowest_epochs() -> None:
         now[0] += 1_000_000
         gauges.epoch(epoch(n, 50, 5.0 if n == 7 else 0.5))
     now[0] += 2_000_000
-    told = gauges.measured()
-    assert (told.epochs, told.events, told.epoch_s, told.since_epoch_s) == (200, 10_000, 0.5, 2.0)
-    assert told.epoch_p99_s == 0.5
-    assert 39 < told.events_per_s < 50
+    values = gauges.measured()
+    assert (values.epochs, values.events, values.epoch_s, values.since_epoch_s) == (200, 10_000, 0.5, 2.0)
+    assert values.epoch_p99_s == 0.5
+    assert 39 < values.events_per_s < 50
     now[0] += 60_000_000
     assert gauges.measured().events_per_s == 0.0
     now[0] += 3_600_000_000

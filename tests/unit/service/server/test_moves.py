@@ -44,7 +44,7 @@ class Leading:
         return Price(AT_ONCE)
 
 
-def test_a_rollback_is_told_as_one(tmp_path: Path) -> None:
+def test_a_rollback_is_listed_as_one(tmp_path: Path) -> None:
     (tmp_path / "pond.id").write_text("p")
     pond = ChangingPond(tmp_path, [STREAM], [ONE])
     pond.change(Shadow(StoredQuery.of(ONE)))

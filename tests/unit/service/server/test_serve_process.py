@@ -31,7 +31,7 @@ Certified = Callable[..., Web]
 
 @pytest.fixture
 def certified(tmp_path: Path) -> Certified:
-    def made(host: str, *names: str, told: tuple[str, ...] = ()) -> Web:
+    def made(host: str, *names: str, allowed: tuple[str, ...] = ()) -> Web:
         """A service at `host` with a certificate that signs itself, for names such as `DNS:localhost`."""
         openssl = shutil.which("openssl")
         assert openssl is not None, "openssl makes the certificate"
@@ -41,7 +41,7 @@ def certified(tmp_path: Path) -> Certified:
              "-days", "2", "-subj", "/CN=somebody", "-addext", f"subjectAltName={','.join(names)}"],
             check=True, capture_output=True,
         )  # fmt: skip
-        return Web(host, 0, certificate, key, told)
+        return Web(host, 0, certificate, key, allowed)
 
     return made
 
@@ -58,12 +58,12 @@ def test_names_that_others_ask_by_are_known_where_others_can_reach() -> None:
     assert "127.0.0.2" in known_names(Web("127.0.0.2"))
 
 
-def test_commands_are_told_a_name_that_the_certificate_has(certified: Certified) -> None:
+def test_commands_connect_to_a_name_of_the_certificate(certified: Certified) -> None:
     assert local_name(Web("127.0.0.1")) == ("127.0.0.1", True)
     assert local_name(certified("0.0.0.0", "DNS:localhost", "DNS:pond.example")) == ("localhost", True)
     assert local_name(certified("0.0.0.0", "IP:127.0.0.1")) == ("127.0.0.1", True)
     assert local_name(certified("127.0.0.1", "DNS:localhost")) == ("localhost", True)
-    both = certified("0.0.0.0", "DNS:localhost", "DNS:pond.example", told=("pond.example",))
+    both = certified("0.0.0.0", "DNS:localhost", "DNS:pond.example", allowed=("pond.example",))
     assert local_name(both) == ("pond.example", True), "the name that the operator gives goes first"
     assert local_name(certified("10.0.0.7", "DNS:localhost")) == ("10.0.0.7", False), "nobody listens at localhost"
     assert local_name(certified("0.0.0.0", "DNS:pond.example")) == ("localhost", False)
@@ -90,20 +90,20 @@ def shaking_hands(web: Web) -> Iterator[str]:
         thread.join(60)
 
 
-def test_a_certificate_that_is_not_taken_is_told_as_such(certified: Certified) -> None:
+def test_a_rejected_certificate_is_reported_as_such(certified: Certified) -> None:
     web = certified("127.0.0.1", "DNS:pond.example")
-    with shaking_hands(web) as port, pytest.raises(CertificateError, match="is for another name") as told:
+    with shaking_hands(web) as port, pytest.raises(CertificateError, match="is for another name") as error:
         Client(f"https://127.0.0.1:{port}", "token", certificate=web.certificate).health()
-    assert "--url" in told.value.cure and "--allow-host" in told.value.cure
-    with shaking_hands(web) as port, pytest.raises(CertificateError, match="is not trusted here") as told:
+    assert "--url" in error.value.cure and "--allow-host" in error.value.cure
+    with shaking_hands(web) as port, pytest.raises(CertificateError, match="is not trusted here") as error:
         Client(f"https://127.0.0.1:{port}", "token").health()
-    assert "--ca" in told.value.cure
+    assert "--ca" in error.value.cure
 
 
 def test_where_nobody_listens_no_pond_is_served() -> None:
-    with pytest.raises(NotServingError, match="no pond is served there now") as told:
+    with pytest.raises(NotServingError, match="no pond is served there now") as error:
         Client("http://127.0.0.1:9", "token").health()
-    assert "Errno" not in str(told.value)
+    assert "Errno" not in str(error.value)
     with pytest.raises(SetupError, match=r"http://127\.0\.0\.1:port is no address: Invalid port"):
         Client("http://127.0.0.1:port", "token")
     with pytest.raises(SetupError, match=r"127\.0\.0\.1:9 does not begin with http:// or https://"):
@@ -174,11 +174,11 @@ def test_a_connection_whose_request_is_not_yet_answered_stays_open(monkeypatch: 
         assert made[0].transport.is_closing(), "once the request is answered, the connection is idle again"
 
 
-def test_a_client_that_waits_in_vain_is_told_that_a_change_may_still_be_made() -> None:
+def test_a_timeout_of_a_client_says_that_the_change_may_still_be_made() -> None:
     with answering(silent, Web()) as port, Client(f"http://127.0.0.1:{port}", "token", timeout=0.7) as client:
-        with pytest.raises(NotServingError, match="has not answered in time") as told:
+        with pytest.raises(NotServingError, match="has not answered in time") as error:
             client.drop("q")
-        assert "millpond history" in told.value.cure
+        assert "millpond history" in error.value.cure
 
 
 def test_pages_of_an_allowed_origin_may_ask(http_client: Callable[..., Any]) -> None:
@@ -192,8 +192,8 @@ def test_pages_of_an_allowed_origin_may_ask(http_client: Callable[..., Any]) -> 
     guarded = http_client(serve_process._guarded(app, "a-token-of-some-length", web, Strangers()))
     may = guarded.request("OPTIONS", "/v1/queries/q", headers=page | asks)
     assert (may.status_code, may.headers["access-control-allow-origin"]) == (200, "https://page.example")
-    told = guarded.get("/v1/queries", headers=page | {"authorization": "Bearer a-token-of-some-length"})
-    assert (told.status_code, told.headers["access-control-allow-origin"]) == (200, "https://page.example")
+    answer = guarded.get("/v1/queries", headers=page | {"authorization": "Bearer a-token-of-some-length"})
+    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, "https://page.example")
     assert guarded.get("/v1/queries", headers=page).status_code == 401
     other = guarded.request("OPTIONS", "/v1/queries/q", headers=asks | {"origin": "https://evil.example"})
     assert other.status_code == 400 and "access-control-allow-origin" not in other.headers
@@ -208,9 +208,9 @@ def test_stores_of_no_known_kind_are_refused_before_the_pond_is_made(
 ) -> None:
     pond = tmp_path / "tx.pond"
     for store, shard in (("bogus:xx", "lmdb"), ("lmdb", "bogus:xx")):
-        with pytest.raises(StoreError, match="There is no store 'bogus:xx'") as told:
+        with pytest.raises(StoreError, match="There is no store 'bogus:xx'") as error:
             serve(options(pond, store, shard), Web(), print)
-        assert told.value.cure.startswith("Use `lmdb`")
+        assert error.value.cure.startswith("Use `lmdb`")
     assert not pond.exists()
     with pytest.raises(StoreError, match="SECOND"):
         check_stores(options(pond, "lmdb", "env:SECOND"))

@@ -83,7 +83,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "LONGEST_DELAY", 0.02)
 
 
-def test_a_failed_read_is_run_again_and_the_reason_told_until_an_epoch(tmp_path: Path) -> None:
+def test_a_failed_read_is_retried_and_its_reason_reported_until_an_epoch(tmp_path: Path) -> None:
     seen = []
 
     def look() -> None:
@@ -131,7 +131,7 @@ def test_who_cannot_open_the_pond_lets_another_try(tmp_path: Path) -> None:
     assert not [thread for thread in threading.enumerate() if thread.name == "millpond-leader"]
 
 
-def test_what_fails_while_it_stops_is_told_and_not_tried_again(tmp_path: Path) -> None:
+def test_a_failure_during_a_stop_is_reported_and_not_retried(tmp_path: Path) -> None:
     def stopped() -> None:
         bench.it.stop()
         raise StoreError("A sink is away.", "Mend it.")
@@ -436,9 +436,9 @@ def test_a_pond_without_queries_leads_and_runs_once_it_is_woken(tmp_path: Path) 
 def test_a_standby_may_be_stopped(tmp_path: Path) -> None:
     bench = Bench(tmp_path, pond := FakePond([]))
     with standing_by(bench):
-        with pytest.raises(NotServingError) as told:
+        with pytest.raises(NotServingError) as error:
             bench.it.leading()
-        assert "http://other" in told.value.cure
+        assert "http://other" in error.value.cure
         until(lambda: bench.warmed_up, "it warms up")
     assert (pond.did, bench.warmed_up) == (["end"], ["standby"])
 

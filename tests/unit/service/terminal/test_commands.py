@@ -156,7 +156,7 @@ class Silent:
 
 
 @pytest.mark.parametrize("words", [["list"], ["history"], ["param", "list"], ["functions"]])
-def test_that_there_is_nothing_is_told(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
+def test_an_empty_answer_is_stated(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
     monkeypatch.setattr(commands, "client", lambda *_: Silent())
     done = CliRunner().invoke(app, words)
     assert (done.exit_code, done.stdout) == (0, "")
@@ -164,18 +164,17 @@ def test_that_there_is_nothing_is_told(monkeypatch: pytest.MonkeyPatch, words: l
     assert CliRunner().invoke(app, [*words, "--json"]).stdout == "[]\n"
 
 
-def test_what_a_move_waits_for_is_told_while_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = threading.Event()
+def test_a_waiting_move_prints_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = threading.Event()
 
     def status() -> Any:
         return SimpleNamespace(followers=(FollowerShown("move", 0, note="3 of 4 buckets are copied"),))
 
     monkeypatch.setattr(commands, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(
-        commands.typer, "echo", lambda text, err: (text, err) == ("3 of 4 buckets are copied …", True) and told.set()
-    )
+    note = ("3 of 4 buckets are copied …", True)
+    monkeypatch.setattr(commands.typer, "echo", lambda text, err: (text, err) == note and printed.set())
     with commands._progress_of(SimpleNamespace(status=status), "move"):  # type: ignore[arg-type]
-        assert told.wait(60)
+        assert printed.wait(60)
 
 
 def test_long_lines_are_wrapped_between_words_at_a_terminal(

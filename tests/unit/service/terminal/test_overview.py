@@ -20,7 +20,7 @@ def shown(status: Status, queries: Sequence[QueryShown] = (), width: int = 100) 
     return text.get()
 
 
-def test_state_on_its_way_is_told() -> None:
+def test_migrating_state_is_shown() -> None:
     at_rest = next(line for line in shown(STATUS).splitlines() if "instances" in line)
     assert at_rest.split() == ["instances", "2"]
     assert "2, 1,312 buckets migrate" in shown(replace(STATUS, buckets_moving=1312))

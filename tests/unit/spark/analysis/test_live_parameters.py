@@ -24,7 +24,7 @@ def test_a_text_that_is_compared_with_a_number_is_refused_by_its_type() -> None:
     assert "Set :limit to a value of that type" in refused.value.cure
 
 
-def test_what_no_value_could_change_is_told_as_before() -> None:
+def test_errors_that_no_value_could_avoid_stay_the_same() -> None:
     marks = marked(":limit", {"limit": literal("abc", "string")})
     with pytest.raises(UnsupportedQuery, match="is used where its value cannot change"):
         marks.restored(where(f"RLIKE(k, {marks.text})"))

@@ -37,8 +37,8 @@ for task in range(5):
 
 
 def test_what_a_worker_has_loaded_is_not_gone_through_again_and_garbage_still_goes() -> None:
-    told = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    assert told.stdout.splitlines() == ["True True"] * 5
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["True True"] * 5
 
 
 HUNG_UP = """

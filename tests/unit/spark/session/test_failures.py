@@ -117,7 +117,7 @@ class _Gone(Py4JError):
 
 
 @pytest.mark.parametrize("error", [Py4JNetworkError("No answer"), ConnectionRefusedError(111, "refused"), _Gone()])
-def test_a_jvm_that_has_gone_is_told(error: Exception) -> None:
+def test_a_jvm_that_has_ended_is_reported(error: Exception) -> None:
     assert "[MP-SPARK] The JVM of the driver has ended." in str(explained(error))
 
 
@@ -189,7 +189,7 @@ def test_sockets_are_for_one_machine_and_paths_that_every_system_takes(
     assert made == [f"millpond-{os.getuid()}"], "no folder of sockets is made that nobody uses"
 
 
-def test_a_jvm_that_was_killed_is_told_by_its_signal() -> None:
+def test_a_killed_jvm_is_reported_with_its_signal() -> None:
     killed = str(jvm_gone(-9))
     assert "[MP-SPARK] The JVM of the driver was ended by signal 9 (SIGKILL)." in killed and "memory is short" in killed
     assert "signal 15 (SIGTERM)" in str(jvm_gone(-15))

@@ -128,21 +128,21 @@ def test_a_java_that_ends_at_once_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ends", "code", "told"),
+    ("ends", "code", "message"),
     [
         ("kill -9 $$", "MP-SPARK", r"signal 9 \(SIGKILL\).*memory"),
         ("exit 1", "MP-JAVA", "status 1 at its start.*above"),
     ],
 )
-def test_a_java_that_ends_before_it_answers_is_not_told_to_be_missing(
-    ends: str, code: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_java_that_ends_at_its_start_is_not_reported_as_missing(
+    ends: str, code: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "home" / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\n{ends}\n")
     program.chmod(0o755)
     monkeypatch.setattr(java, "launch_command", lambda found, conf: [str(found.executable)])
-    with pytest.raises(MillpondError, match=told) as caught:
+    with pytest.raises(MillpondError, match=message) as caught:
         java.start_gateway(java.Java(tmp_path / "home", 17, "JAVA_HOME"), {}, tmp_path / "none")
     assert caught.value.code == code
     assert "Install Java" not in str(caught.value)
@@ -171,15 +171,15 @@ def test_the_archive_is_of_this_java_and_these_jars(tmp_path: Path, monkeypatch:
 
 def test_a_java_that_keeps_no_archive_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    told = []
+    options = []
 
     def exercise(option: str) -> java.Gateway:
-        told.append(option)
+        options.append(option)
         return java.Gateway(0, "", subprocess.Popen(["true"]))
 
     with pytest.raises(JavaError, match="keeps no archive"):
         make_archive(exercise)
-    assert told[0].startswith(java.DUMP) and not any((tmp_path / "millpond").iterdir())
+    assert options[0].startswith(java.DUMP) and not any((tmp_path / "millpond").iterdir())
 
 
 def test_an_archive_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

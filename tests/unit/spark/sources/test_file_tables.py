@@ -27,7 +27,7 @@ class Files:
         self.listed.append(self.clock[0])
 
 
-def test_a_list_lasts_as_long_as_was_asked() -> None:
+def test_a_list_lasts_as_long_as_requested() -> None:
     clock = [5 * SECOND]
     often, seldom, copy = (Files(clock=clock) for _ in range(3))
     looks = list[float]()

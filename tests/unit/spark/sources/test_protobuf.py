@@ -70,11 +70,11 @@ def test_one_message_may_be_the_only_one() -> None:
     ]  # fmt: skip
 
 
-def test_a_schema_that_is_not_known_is_asked_for_until_patience_ends() -> None:
+def test_an_unknown_schema_is_requested_again_until_a_timeout() -> None:
     unknown = pa.array([VALUES[0], named(7, b"\0", b"")])
-    with pytest.raises(UnknownSchemaError) as told:
+    with pytest.raises(UnknownSchemaError) as error:
         messages()(unknown)
-    assert told.value.schema_id == ("tx", 7)
+    assert error.value.schema_id == ("tx", 7)
     assert messages(fetches_unknown=False)(unknown).to_pylist()[1]["r"] == "the schema 7 is not in the registry"
 
 

@@ -55,11 +55,11 @@ def test_a_set_has_one_number_in_ladders_and_as_bits() -> None:
     bits, same = numbered(NAMES, SAME)
     assert ids.tolist() == same.tolist()
     order = [5, 0, 2, 1, 200, 302, 3]
-    asked = [*(NAMES[i] for i in order), "unknown"]
-    assert ladders.passing(asked, ids).tolist() == np.pad(SAME[:, order], ((0, 0), (0, 1))).tolist()
-    assert ladders.passing(asked, ids).tolist() == bits.passing(asked, ids).tolist()
+    names = [*(NAMES[i] for i in order), "unknown"]
+    assert ladders.passing(names, ids).tolist() == np.pad(SAME[:, order], ((0, 0), (0, 1))).tolist()
+    assert ladders.passing(names, ids).tolist() == bits.passing(names, ids).tolist()
     both = union([ladders, bits])
-    assert both.passing(asked, ids).tolist() == bits.passing(asked, ids).tolist()
+    assert both.passing(names, ids).tolist() == bits.passing(names, ids).tolist()
 
 
 def test_tables_with_other_ladders_know_together_what_each_knew() -> None:
@@ -96,7 +96,7 @@ def test_a_table_is_stored_as_text(count: int) -> None:
 
 
 @pytest.mark.parametrize("bits", ["", "AAAA", "eJwDAAAAAAE="])
-def test_a_damaged_table_is_told(bits: str) -> None:
+def test_a_damaged_table_is_reported(bits: str) -> None:
     stored = to_stored(numbered(FILTERS, SETS)[0])
     stored.bits = bits
     with pytest.raises(CorruptError):

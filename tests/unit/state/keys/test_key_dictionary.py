@@ -40,22 +40,22 @@ def names(first: int, end: int) -> list[pa.Array]:
 
 def test_a_key_that_has_left_and_comes_back_gets_a_slot_of_its_own(tmp_path: Path) -> None:
     #   known     0 … 4999, of which 1 and 4998 have left
-    #   asked     1 2 new 4998
+    #   incoming  1 2 new 4998
     first = numbering(TEXT, [], None)
     first.number(names(0, 5000))
     gone = np.array([1, 4998])
     for cache in (None, tmp_path / "keys", tmp_path / "keys"):  # without a table, made, read
         keys = numbering(TEXT, [first.batch(0)], cache, gone)
-        asked = texts(["customer-1", "customer-2", "new", "customer-4998"])
-        assert keys.number(asked).tolist() == [5000, 2, 5001, 5002]
-        assert keys.number(asked).tolist() == [5000, 2, 5001, 5002], "from now on it is that one"
+        incoming = texts(["customer-1", "customer-2", "new", "customer-4998"])
+        assert keys.number(incoming).tolist() == [5000, 2, 5001, 5002]
+        assert keys.number(incoming).tolist() == [5000, 2, 5001, 5002], "from now on it is that one"
         here = keys.here(np.array([0, 1, 4998, 5000, 5002]))
         assert here is not None and here.tolist() == [True, False, False, True, True]
     assert first.here(gone) is None
 
 
 def test_new_keys_get_the_next_slots_and_known_ones_keep_theirs() -> None:
-    #   asked     a b | b c a | d
+    #   incoming  a b | b c a | d
     #   slots     0 1 | 1 2 0 | 3
     keys = numbering(TEXT, [], None)
     assert keys.number(texts(["a", "b"])).tolist() == [0, 1]
@@ -75,10 +75,10 @@ def test_new_keys_lie_by_bucket_when_all_of_an_epoch_are_known(tmp_path: Path) -
     first, second = keys.number(names(4000, 6000)), keys.number(names(5500, 7000))
     now = keys.by_bucket()
     assert now is not None and sorted(now.tolist()) == list(range(5000, 7000))
-    told = np.concatenate([np.arange(5000), now])
-    for slots, asked in ((first, names(4000, 6000)), (second, names(5500, 7000))):
-        assert keys.number(asked).tolist() == told[slots].tolist()
-        assert keys.take(told[slots])[0].equals(asked[0])
+    order = np.concatenate([np.arange(5000), now])
+    for slots, columns in ((first, names(4000, 6000)), (second, names(5500, 7000))):
+        assert keys.number(columns).tolist() == order[slots].tolist()
+        assert keys.take(order[slots])[0].equals(columns[0])
     batch = keys.batch(5000)
     assert (np.diff(np.asarray(batch.column("bucket")).astype(int)) >= 0).all()
     assert np.asarray(batch.column("hash")).tolist() == hashes_of(batch.columns[:1], 2000).tolist()
@@ -144,15 +144,15 @@ def test_committed_sections_bring_back_every_slot() -> None:
     assert again.batch(40).column("k0").to_pylist() == ["new"]
 
 
-def test_sections_tell_the_bucket_of_each_key_and_old_ones_that_do_not_are_asked_for_it() -> None:
+def test_sections_contain_buckets_and_those_of_older_ones_are_computed() -> None:
     keys = numbering(TEXT, [], None)
     keys.number(names(0, 10))
-    told = keys.batch(0)
-    assert told.column("bucket").to_pylist() == buckets(names(0, 10), 10).tolist()
-    old = told.drop_columns(["bucket"])
-    for section in (told, old):
-        assert with_buckets(section, 1, buckets).equals(told)
-        again = numbering(TEXT, [section], None)
+    section = keys.batch(0)
+    assert section.column("bucket").to_pylist() == buckets(names(0, 10), 10).tolist()
+    old = section.drop_columns(["bucket"])
+    for either in (section, old):
+        assert with_buckets(either, 1, buckets).equals(section)
+        again = numbering(TEXT, [either], None)
         again.number(names(5, 15))
         assert again.batch(0).column("bucket").to_pylist() == buckets(names(0, 15), 15).tolist()
         assert again.batch(10).column("bucket").to_pylist() == buckets(names(10, 15), 5).tolist()
@@ -161,7 +161,7 @@ def test_sections_tell_the_bucket_of_each_key_and_old_ones_that_do_not_are_asked
         ]
 
 
-def test_keys_with_the_same_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_keys_with_the_same_hash_are_different_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def colliding(columns: KeyColumns, rows: int) -> np.ndarray[Any, Any]:
         return np.full(rows, 7, np.uint64)
 
@@ -184,8 +184,8 @@ def test_a_table_grows_over_the_border_between_the_cached_part_and_the_recent_on
     for first in range(0, 300, 7):
         keys = numbering(TEXT, sections, tmp_path / "cache" / "table")
         assert keys.committed == first
-        asked = names(max(0, first - 30), first + 7)
-        assert keys.number(asked).tolist() == list(range(max(0, first - 30), first + 7))
+        incoming = names(max(0, first - 30), first + 7)
+        assert keys.number(incoming).tolist() == list(range(max(0, first - 30), first + 7))
         assert keys.number(names(0, first + 7)).tolist() == list(range(first + 7))
         sections.append(keys.batch(first))
         if first >= 16:

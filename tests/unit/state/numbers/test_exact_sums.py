@@ -207,7 +207,7 @@ def test_integer_sums_and_which_of_them_leave_int64(seed: int) -> None:
 
 
 @pytest.mark.parametrize("border", [2**63, -(2**63), 2**52, 2**51, -(2**51), 0, 2**104, -(2**104), 2**63 + 2**52])
-def test_the_borders_of_int64_are_told_to_the_last_unit(border: int) -> None:
+def test_the_limits_of_int64_are_exact_to_the_last_unit(border: int) -> None:
     for total in range(border - 2, border + 3):
         rest, words = total, {}
         for k in range(3):

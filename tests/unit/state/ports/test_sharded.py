@@ -50,16 +50,16 @@ def test_a_bucket_is_where_its_place_says(tmp_path: Path) -> None:
 
 def test_a_reader_of_an_empty_bucket_looks_where_it_is_now() -> None:
     stores: dict[str, BucketStore] = {"a": MemoryStore(), "b": MemoryStore()}
-    asked, now = [], [("a", "a")]
+    refreshes, now = [], [("a", "a")]
 
     def fresh() -> Places:
-        asked.append(1)
+        refreshes.append(1)
         return now[0]
 
     stores["a"].apply(0, 3, NEVER, written(b"x"))
     reader = ShardedStore(stores.__getitem__, ("a", "a"), fresh)
-    assert reader.read(0, "t", [b"k"]) == ReadResult(3, [b"x"]) and not asked
-    assert reader.read(1, "t", [b"k"]) == ReadResult(NEVER, [None]) and asked, "it is nowhere else"
+    assert reader.read(0, "t", [b"k"]) == ReadResult(3, [b"x"]) and not refreshes
+    assert reader.read(1, "t", [b"k"]) == ReadResult(NEVER, [None]) and refreshes, "it is nowhere else"
     copy_buckets(stores["a"], stores["b"], [0])
     now[0] = ("b", "a")
     assert forget(stores["a"], [0, 1]) == 1
