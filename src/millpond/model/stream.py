@@ -62,6 +62,18 @@ class Order(msgspec.Struct, frozen=True):
         return (self.partition,) if self.offset is None else (self.partition, self.offset)
 
 
+_JOINED_TABLE = re.compile(r" (?:LEFT|EXISTENCE) JOIN (.+?)(?: \([0-9a-f]{16}\))? (?:ON|BY) ")
+_FUNCTION = re.compile(r" through (\S+) \([0-9a-f]+\)")
+_ELEMENTS, _WITH_TIME = " LATERAL VIEW OUTER ", " WITH "
+_COMPUTED_TIME = re.compile(r" AS (\S+?)(?= WHERE | UNION ALL |$)")
+"""Parts of the text of a derivation."""
+
+LABELLED_PARTITION = "order.partition"
+"""The column of a derived stream of several inputs that orders its events: a source, a colon and its partition.
+
+A stream that is computed from one source alone has the partitions of the source.
+"""
+
 TAKEN = "taken"
 """The column of a derived stream that says whether an event passed the filters below; it raises for a dead event."""
 
@@ -194,6 +206,24 @@ class Stream(msgspec.Struct, frozen=True):
         return (self.name,) if self.derived is None else self.derived.reads
 
     @property
+    def label(self) -> str:
+        """What users call the stream: its name, or the declared streams it is made of and what is added to them.
+
+        >>> made = Derivation("pay LEFT JOIN csv file:/in/shops ON (a = b) WITH f(x) AS t WHERE (t > 1)", ("pay",), "")
+        >>> Stream("pay_1a2b3c4d", (), made_of=made).label
+        'pay joined with shops, with t'
+        """
+        made = self.derived
+        if made is None:
+            return self.name
+        tables = dict.fromkeys(map(_table_name, _JOINED_TABLE.findall(made.text)))
+        joined = f" joined with {' and '.join(tables)}" if tables else ""
+        through = "".join(f" through {name}" for name in dict.fromkeys(_FUNCTION.findall(made.text)))
+        added = ["a row for each element"] if _ELEMENTS in made.text else []
+        added += dict.fromkeys(_COMPUTED_TIME.findall(made.text) if _WITH_TIME in made.text else [])
+        return " and ".join(made.reads) + joined + through + (f", with {' and '.join(added)}" if added else "")
+
+    @property
     def upstreams(self) -> tuple[str, ...]:
         """The queries whose rows are the events; empty: the stream is read or derived."""
         of_one = () if isinstance(self.rows_of, msgspec.UnsetType) else (self.rows_of,)
@@ -205,6 +235,16 @@ class Stream(msgspec.Struct, frozen=True):
         if not isinstance(self.united, msgspec.UnsetType):
             return tuple(stored.query for stored in self.united)
         return () if isinstance(self.inner, msgspec.UnsetType) else (self.inner.query,)
+
+
+def _table_name(table: str) -> str:
+    """The name of a joined table: the last part of its location.
+
+    >>> [_table_name(table) for table in ("csv file:/in/shops", "hash shop:{id}", "rows of this program")]
+    ['shops', 'shop:{id}', 'rows of this program']
+    """
+    form, _, place = table.partition(" ")
+    return table if form in ("rows", "range") else place.rstrip("/)").rpartition("/")[2]
 
 
 def source_names(streams: Iterable[Stream]) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from millpond.arrays import Mask
 from millpond.errors import SourceError
 from millpond.log.records import EpochRecord, Offsets
-from millpond.model.stream import DEAD_LETTER, FAIL
+from millpond.model.stream import DEAD_LETTER, FAIL, LABELLED_PARTITION
 from millpond.plan.groups.plan import Plan
 from millpond.runtime.packets.packet import Header, SourceFates, encode_packet
 from millpond.runtime.packets.row_batches import RowBatch, rows_stream
@@ -126,7 +126,7 @@ def _count(task: GatherTask, stream: str, rows: pa.Table, header: Header) -> Non
     sources = {one["values"]: one["counts"] for one in pc.value_counts(names.combine_chunks()).to_pylist()}
     for layout in task.layout.streams:
         if stream in (layout.reads or (layout.name,)):
-            label = f"{stream}:" if layout.reads else ""
+            label = f"{stream}:" if layout.partition == LABELLED_PARTITION else ""
             for prefix, queries in _readers(task.plan, layout):
                 for query in queries:
                     counters.of(query).add(Counts(read=count, dead=count))

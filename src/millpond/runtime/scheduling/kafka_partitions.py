@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from millpond.log.records import Offsets
-from millpond.model.stream import Stream
+from millpond.model.stream import LABELLED_PARTITION, Stream
 
 
 def with_partitions(streams: Sequence[Stream], offsets: Offsets) -> tuple[Stream, ...]:
@@ -27,10 +27,10 @@ def _with_partitions(stream: Stream, offsets: Offsets) -> Stream:
     if stream.order is None:
         return stream
     derived = stream.derived
-    if derived is None:
-        found = partitions_of(offsets.get(stream.name, ""))
-    else:
+    if derived is not None and stream.order.partition == LABELLED_PARTITION:
         found = [f"{base}:{name}" for base in derived.reads for name in partitions_of(offsets.get(base, ""))]
+    else:
+        found = partitions_of(offsets.get(stream.name if derived is None else derived.reads[0], ""))
     known = tuple(dict.fromkeys([*stream.order.partitions, *found]))
     if known == stream.order.partitions:
         return stream

@@ -21,7 +21,7 @@ from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Source
 from millpond.model.expressions import Column
 from millpond.model.selection import AnyQuery
-from millpond.model.stream import TAKEN, Derivation, Field, Order, Stream, inheriting
+from millpond.model.stream import LABELLED_PARTITION, TAKEN, Derivation, Field, Order, Stream, inheriting
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.spark.analysis.aggregation_input import InputPlan, Step, read_input_plan
@@ -73,7 +73,7 @@ from millpond.spark.sources.declared_paths import STREAMS, as_written, reader_of
 from millpond.spark.sources.kafka import stand_in_path
 from millpond.spark.sources.keyed_tables import ALIVE, KeyedPartner, keyed_in, lookup_keys
 
-_PARTITION, _OFFSET = "order.partition", "order.offset"
+_OFFSET = "order.offset"
 _NEVER_US = 1 << 62
 _ROWS = "/millpond/rows/"
 _FIELDS = ("start", "end")
@@ -428,7 +428,7 @@ class _Deriver:
         if self._input_plan.watermark is not None and not any(orders):
             return None  # there is one watermark over the output of the union
         ordered = all(orders)
-        fields.append(Field(_PARTITION, "string"))
+        fields.append(Field(LABELLED_PARTITION, "string"))
         if ordered:
             fields.append(Field(_OFFSET, "bigint"))
         for base, path, branch in zip(bases, paths, made, strict=True):
@@ -439,11 +439,11 @@ class _Deriver:
             if lost:
                 lacking = ", ".join(sorted(lost))
                 raise UnsupportedQuery(f"The function's rows lack {lacking}, the order of {base.name}.", "Keep them.")
-            branch[_PARTITION] = self._catalyst.literal(base.name)
+            branch[LABELLED_PARTITION] = self._catalyst.literal(base.name)
             if base.order is not None:
                 text = own[base.order.partition]
                 label = [self._catalyst.literal(":"), self._catalyst.literal(base.name), text]
-                branch[_PARTITION] = self._over_names(path, self._catalyst.make("ConcatWs", label))
+                branch[LABELLED_PARTITION] = self._over_names(path, self._catalyst.make("ConcatWs", label))
                 if ordered and base.order.offset is not None:
                     branch[_OFFSET] = self._over_names(path, own[base.order.offset])
         expected = [
@@ -454,7 +454,7 @@ class _Deriver:
             )
         ]
         patience = max(order.idle_after_us if order else _NEVER_US for order in orders)
-        return Order(_PARTITION, _OFFSET if ordered else None, tuple(expected), patience)
+        return Order(LABELLED_PARTITION, _OFFSET if ordered else None, tuple(expected), patience)
 
     def _stream(self, branches: tuple[Branch, ...], fields: tuple[Field, ...], order: Order | None) -> Stream:
         def label(column: JavaObject) -> object:
