@@ -36,7 +36,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kit.servers.kafka_server import KafkaServer, Message
 from millpond.connections import VARIABLE
-from millpond.control.commands.dead_letters import kinds
+from millpond.control.diagnose.dead_letters import kinds
 from millpond.control.pond.event_totals import EventCounts, EventTotals
 from millpond.control.wiring.pond_reader import read_truth
 from millpond.log.records import EpochRecord, decode

@@ -138,7 +138,7 @@ LAZY_IMPORTS: frozenset[tuple[str, str]] = frozenset(
     {
         ("cli.py", "millpond.control.diagnose.causes"),
         ("cli.py", "millpond.control.pond.compile"),
-        ("cli.py", "millpond.control.commands.dead_letters"),
+        ("cli.py", "millpond.control.diagnose.dead_letters"),
         ("cli.py", "millpond.control.commands.demo"),
         ("cli.py", "millpond.control.commands.doctor"),
         ("cli.py", "millpond.control.commands.explain"),
@@ -149,7 +149,7 @@ LAZY_IMPORTS: frozenset[tuple[str, str]] = frozenset(
         ("cli.py", "millpond.control.diagnose.why_report"),
         ("cli.py", "millpond.model.compiled_pond"),
         ("cli.py", "millpond.service.console.loading"),
-        ("control/commands/dead_letters.py", "millpond.followers.sinks.kafka_publisher"),
+        ("control/diagnose/dead_letters.py", "millpond.followers.sinks.kafka_publisher"),
         ("service/console/loading.py", "millpond.service.console.site"),
         ("service/server/metrics/otel_setup.py", "millpond.service.server.metrics.otel_export"),
         ("service/terminal/sql_shell.py", "millpond.service.postgres.endpoint"),

@@ -24,7 +24,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from millpond import Pond
 from millpond.connections import VARIABLE
-from millpond.control.commands.dead_letters import kinds
+from millpond.control.diagnose.dead_letters import kinds
 
 START = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
 PARTITIONS = 3

@@ -321,7 +321,7 @@ def prepare() -> None:
 @dlq.command("list")
 def list_dead_letters(folder: DeadLetters) -> None:
     """Count the dead letters by topic and reason."""
-    from millpond.control.commands.dead_letters import kinds
+    from millpond.control.diagnose.dead_letters import kinds
 
     found = kinds(folder)
     for kind in found:
@@ -335,7 +335,7 @@ def show_dead_letters(
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Number of records, newest first.")] = 20,
 ) -> None:
     """Show the newest dead letters, with their first bytes."""
-    from millpond.control.commands.dead_letters import lines
+    from millpond.control.diagnose.dead_letters import lines
 
     for line in lines(folder, limit):
         typer.echo(line)
@@ -354,7 +354,7 @@ def replay_dead_letters(
     ] = None,
 ) -> None:
     """Send dead letters to Kafka again, each exactly once."""
-    from millpond.control.commands.dead_letters import replay
+    from millpond.control.diagnose.dead_letters import replay
 
     sent = replay(folder, connection, to)
     again = "" if to or not sent else " A record that still does not parse comes back as a new dead letter."

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from kit.servers.kafka_server import KafkaServer
 from millpond.cli import app
 from millpond.connections import VARIABLE
-from millpond.control.commands.dead_letters import replay
+from millpond.control.diagnose.dead_letters import replay
 from millpond.errors import ForeignPondError
 from millpond.followers.sinks.folder import MARKER_NAME, Marker
 from millpond.runtime.packets.row_batches import dead_letters_of

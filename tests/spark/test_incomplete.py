@@ -76,7 +76,7 @@ def test_a_run_whose_results_are_incomplete(spark: SparkSession, tmp_path: Path)
     status, lines = millpond("run", file, "--once", "--drain")
     assert status == INCOMPLETE, lines
     quarantined = next(line for line in lines if line.startswith("[MP-OVERFLOW] Query first is quarantined"))
-    late = "[MP-INCOMPLETE] Query second did not count 3 of the 4 events it read (3 late)."
+    late = "[MP-INCOMPLETE] Query second did not count 3 of the 4 events it read (late)."
     silent = "[MP-EMPTY] Not one event of stream c has been read, so nothing can come out of third."
     end = lines.index("The results are incomplete:")
     for problem in (quarantined, late):

@@ -7,6 +7,7 @@ counted, too.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -19,6 +20,7 @@ from millpond.plan.options.live_parameters import parameters_in
 from millpond.plan.upstream.steps import inner_of, streams_of, with_inner
 
 _NAME = re.compile(rf"{INNER}[0-9a-f]+")
+_WORD = re.compile(rf"(?:{INNER})?\w+")
 _LOST = ("late", "dead")
 
 
@@ -58,17 +60,31 @@ def plain_names(text: str, label: str) -> str:
 
 
 def relabelled(text: str, names: Mapping[str, str]) -> str:
-    """The text with the labels of inner queries instead of their names."""
-    return _NAME.sub(lambda found: names.get(found[0], found[0]), text)
+    """The text with labels, see `labels`, instead of names."""
+    return _WORD.sub(lambda found: names.get(found[0], found[0]), text)
+
+
+def stream_labels(streams: Iterable[Stream]) -> dict[str, str]:
+    """A readable and distinct name for each derived stream, see `Stream.label`."""
+    streams = tuple(streams)
+    found, taken = dict[str, str](), Counter(stream.name for stream in streams if stream.derived is None)
+    for stream in streams:
+        if stream.derived is not None:
+            label = plain_names(stream.label, "rows of an inner query")
+            taken[label] += 1
+            found[stream.name] = label if taken[label] == 1 else f"{label} ({taken[label]})"
+    return found
 
 
 def labels(queries: Iterable[AnyQuery], streams: Iterable[Stream]) -> dict[str, str]:
-    """A readable name for each inner query: its number among the steps of the first query that uses it.
+    """A readable name for each inner query and each derived stream.
 
-    The stream of a UNION ALL has a name like an inner query, and a label, too.
+    An inner query has its number among the steps of the first query that uses it. The stream of a UNION ALL has a name
+    like an inner query, and a label, too.
     """
+    streams = tuple(streams)
     by_name = {stream.name: stream for stream in streams}
-    found: dict[str, str] = {}
+    found = stream_labels(streams)
     for query in sorted((query for query in queries if not is_inner(query.name)), key=lambda query: query.name):
         for number, step in enumerate(inner_of(query, by_name), 1):
             found.setdefault(step.name, f"step {number} of {query.name}")

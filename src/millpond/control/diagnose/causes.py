@@ -10,7 +10,7 @@ import msgspec
 from millpond.clock import utc
 from millpond.control.checks.brokers import unreachable_brokers
 from millpond.control.diagnose.facts import Facts, OwnersChanged, QueryFates, source_folder
-from millpond.control.diagnose.why_report import Cause, Why, declared_name
+from millpond.control.diagnose.why_report import Cause, Why
 from millpond.errors import OverBudgetError, SetupError, TooManyPairsError
 from millpond.followers.sinks.kinds import sink_kind
 from millpond.model.expressions import Expression, render
@@ -21,15 +21,16 @@ from millpond.model.windows import Framed, Processed, Session
 from millpond.plan.explain.amounts import duration
 from millpond.plan.explain.join_text import near_text
 from millpond.plan.options.output_modes import BY_JOIN
-from millpond.reconfigure.inner_reports import plain_names
+from millpond.reconfigure.inner_reports import plain_names, relabelled
 
 _SHOWN = 3
 
 
 def explain_why(facts: Facts) -> Why:
     """The causes that the facts show; there is always one."""
-    found = ((cause, plain_names(cause.text, "its inner query")) for cause in _causes(facts))
-    return Why(facts, tuple(msgspec.structs.replace(cause, text=declared_name(facts, text)) for cause, text in found))
+    names = dict(facts.labels)
+    found = ((cause, plain_names(relabelled(cause.text, names), "its inner query")) for cause in _causes(facts))
+    return Why(facts, tuple(msgspec.structs.replace(cause, text=text) for cause, text in found))
 
 
 def _causes(facts: Facts) -> Iterator[Cause]:
@@ -166,11 +167,16 @@ def _reasons(facts: Facts, counts: QueryFates) -> dict[str, tuple[int, str]]:
         "an expression of the query fails for them (a cast, an overflow, a division by zero), or the record does not "
         "parse into the columns of its stream"
     )
-    for stream, folder in facts.dead_letters:
-        raises += f". The dead letters of {stream} have the reasons for its records: `millpond dlq list {folder}`"
+    letters = ", ".join(f"`millpond dlq list {folder}`" for _, folder in facts.dead_letters)
+    others = " and ".join(stream for stream, _ in facts.dead_letters)
+    exact = f"{', '.join(facts.dead_reasons)} ({letters})" if facts.dead_reasons else ""
+    if facts.recent.letters < counts.dead:  # others have no dead letter
+        exact = ""
+    if letters and not exact:
+        raises += f". The dead letters of {others} have the reasons for its records: {letters}"
     reasons = {"all-filtered": (counts.filtered, f"filtered by WHERE{where}, which is not true for any of them")}
     if isinstance(query, Selection):
-        return reasons | {"all-dead": (counts.dead, f"dead: {raises}")}
+        return reasons | {"all-dead": (counts.dead, f"dead: {exact or raises}")}
     sides = [*query.sides.values()] if isinstance(query, Join) else [query]
     delays, times = (" or ".join(dict.fromkeys(made)) for made in zip(
         *((duration(_late_after_us(side)), side.event_time) for side in sides), strict=True
@@ -185,7 +191,7 @@ def _reasons(facts: Facts, counts: QueryFates) -> dict[str, tuple[int, str]]:
     )
     computed = "" if facts.stream.derived is None else f", cannot be computed ({facts.stream.derived.text})"
     missing = f"{times} is missing{computed} or {_ahead(facts)}"
-    reasons["all-dead"] = counts.dead, f"dead: {missing}, or {raises}"
+    reasons["all-dead"] = counts.dead, f"dead: {exact or f'{missing}, or {raises}'}"
     return reasons
 
 

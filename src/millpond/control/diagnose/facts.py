@@ -14,10 +14,12 @@ from pathlib import Path
 
 import msgspec
 
+from millpond.control.diagnose.dead_letters import newest_reasons
 from millpond.control.wiring.pond_reader import newest_records
 from millpond.control.wiring.truth import Truth
 from millpond.errors import QueryTypeError
 from millpond.followers.runner import FollowerStatus
+from millpond.followers.sinks.kinds import sink_path
 from millpond.followers.sinks.make_sink import sink_cursor
 from millpond.followers.view.view import ViewFollower
 from millpond.local_path import local_path, scheme_of
@@ -36,11 +38,12 @@ from millpond.plan.options.first_complete_window import first_window
 from millpond.plan.upstream.rows_as_stream import before
 from millpond.plan.upstream.steps import inputs_of, streams_of
 from millpond.reconfigure.catalog import complete_from, version_name
-from millpond.reconfigure.inner_reports import visible_quarantine, visible_record
+from millpond.reconfigure.inner_reports import stream_labels, visible_quarantine, visible_record
 from millpond.runtime.epoch import closed_until, watermarks
 from millpond.runtime.fold.next_due import Due
 from millpond.runtime.gather.lateness import ANY_PARTITION
 from millpond.runtime.inspect.next_close import next_due
+from millpond.runtime.task.counters import stream_counts
 from millpond.runtime.task.task_values import Watermark
 
 
@@ -88,7 +91,7 @@ class QueryRecords(msgspec.Struct, frozen=True, rename=_RECENT_IN_JSON):
     `last_applied_n`: the last record that applied an event. `counts_since_applied`: counts of the records after it.
     `at_us`: the writer's clock at the last epoch. `last_rows_n`: the last record with rows. `host` and `pid`: of the
     driver that claimed last, None if its claim is older. `owners_changed`: a change of owners that was followed by at
-    most one epoch.
+    most one epoch. `letters`: the number of dead letters of the streams that it reads.
     """
 
     epochs: int
@@ -101,6 +104,7 @@ class QueryRecords(msgspec.Struct, frozen=True, rename=_RECENT_IN_JSON):
     host: str | None = None
     pid: int | None = None
     owners_changed: OwnersChanged | None = None
+    letters: int = 0
 
 
 class Facts(msgspec.Struct, frozen=True, rename={"recent": "tail", "upstream": "behind"}):
@@ -111,7 +115,8 @@ class Facts(msgspec.Struct, frozen=True, rename={"recent": "tail", "upstream": "
     others, the nearest first, each with the reason for its quarantine, if any. `complete_us`: of a query that was added
     later, which does not emit windows that start before this time. `first`: the first window that such a query will
     emit; None once an open window contains events, because `due` then describes it. `dead_letters`: declared streams
-    that it reads and that keep their dead letters, each with the folder.
+    that it reads and that keep their dead letters, each with the folder. `labels`: what users call its streams.
+    `dead_reasons`: the most frequent reasons of their newest dead letters.
     """
 
     n: int
@@ -130,6 +135,8 @@ class Facts(msgspec.Struct, frozen=True, rename={"recent": "tail", "upstream": "
     complete_us: int | None = None
     first: Due | None = None
     dead_letters: tuple[tuple[str, str], ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    dead_reasons: tuple[str, ...] = ()
 
     @property
     def slowest(self) -> tuple[Partition, ...]:
@@ -175,7 +182,9 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
     first = first_window(query, complete_us, None, spec.streams)
     if first is not None and (due is not None or (mark_us is not None and first.end_us <= mark_us)):
         first = None
-    recent = _recent_records(truth.log, manifest.n, name, spec)
+    recent = _recent_records(truth.log, manifest.n, name, spec, read)
+    kept = [(one.name, sink) for one in spec.sources if (sink := one.on_malformed.sink) and one.name in read]
+    folders = [Path(sink_path(sink, "The folder of dead letters")) for _, sink in kept] if recent.letters else []
     followed = {f"sink:{name}", ViewFollower.name} if query.serve else {f"sink:{name}"}
     return Facts(
         manifest.n,
@@ -193,10 +202,9 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         tuple((one, manifest.quarantined.get(one, "")) for one in upstream if not is_inner(one)),
         complete_us,
         None if first is None else Due(*first),
-        tuple(
-            (one.name, one.on_malformed.sink.path or "") for one in spec.sources
-            if one.on_malformed.sink is not None and one.name in read
-        ),
+        tuple((stream, sink.path or "") for stream, sink in kept),
+        tuple(stream_labels(streams[name] for name in streams_of(query, streams)).items()),
+        tuple(dict.fromkeys(reason for folder in folders for reason in newest_reasons(folder))),
     )  # fmt: skip
 
 
@@ -204,13 +212,13 @@ def _mark(manifest: Manifest, side: Side) -> int | None:
     return watermarks(manifest).get(side.stream, Watermark()).at(side.delay_us)
 
 
-def _recent_records(log: Log, head: int, name: str, spec: PondSpec) -> QueryRecords:
-    """What the newest records say of a query; rows of its earlier versions count as its own."""
+def _recent_records(log: Log, head: int, name: str, spec: PondSpec, sources: Sequence[str]) -> QueryRecords:
+    """What the newest records say of a query over `sources`; rows of its earlier versions count as its own."""
     versions = [name, *(version_name(name, number) for number in range(spec.effects.versions.get(name, 1)))]
     epochs, claim, at_us, last_applied_n, last_rows_n, n = 0, None, None, None, None, head
     owners_changed: OwnersChanged | None = None
     total = dict.fromkeys(QueryFates.__struct_fields__, 0)
-    since = dict(total)
+    since, letters = dict(total), 0
     for n, record in newest_records(log, head):
         if isinstance(record, ClaimRecord) and claim is None:
             claim = record
@@ -223,6 +231,7 @@ def _recent_records(log: Log, head: int, name: str, spec: PondSpec) -> QueryReco
             at_us = record.at if at_us is None else at_us
             record = visible_record(record, spec)
             found = dict(record.counts.get(name, {}))
+            letters += sum(record.counts.get(stream_counts(one), {}).get("dead_letters", 0) for one in sources)
             for what in ("rows", "withheld"):
                 found[what] = sum(record.counts.get(one, {}).get(what, 0) for one in versions)
             last_rows_n = n if last_rows_n is None and found.get("rows") else last_rows_n
@@ -232,7 +241,7 @@ def _recent_records(log: Log, head: int, name: str, spec: PondSpec) -> QueryReco
                 since[what] += found.get(what, 0) if last_applied_n is None else 0
     host, pid = (claim.host, claim.pid) if claim is not None else (None, None)
     counts = QueryFates(**total), QueryFates(**since)
-    return QueryRecords(epochs, n <= 0, *counts, last_applied_n, at_us, last_rows_n, host, pid, owners_changed)
+    return QueryRecords(epochs, n <= 0, *counts, last_applied_n, at_us, last_rows_n, host, pid, owners_changed, letters)
 
 
 def newest_time(stream: Stream, manifest: Manifest) -> int | None:

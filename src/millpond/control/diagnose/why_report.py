@@ -15,6 +15,7 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.plan.explain.join_text import join_text
 from millpond.plan.explain.words import grouping_text, waiting_text, window_text
+from millpond.reconfigure.inner_reports import relabelled
 
 _WIDTH, _NARROW = 100, 60
 _BAR = 40
@@ -56,11 +57,6 @@ def draw(why: Why, width: int = _WIDTH) -> str:
     return "\n".join(lines) + "\n"
 
 
-def declared_name(facts: Facts, text: str) -> str:
-    """The text with the names of the streams that were declared instead of that of the stream derived from them."""
-    return text.replace(facts.stream.name, " and ".join(facts.stream.declared_names))
-
-
 def what_it_computes(query: AnyQuery) -> str:
     """A query in a few words: its stream, grouping and window, or its join."""
     if isinstance(query, Selection):
@@ -76,7 +72,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 def _title(facts: Facts) -> str:
     query = facts.query
-    computes = declared_name(facts, what_it_computes(query))
+    computes = relabelled(what_it_computes(query), dict(facts.labels))
     return f"{query.name}: {computes}, to {query.sink.format}, as of record {facts.n}"
 
 

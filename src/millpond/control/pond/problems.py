@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 from millpond.control.pond.event_totals import EventTotals, QueryCounts
 from millpond.control.wiring.pond_reader import RECORDS_READ, newest_records
@@ -15,7 +15,7 @@ from millpond.log.records import EpochRecord
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
-from millpond.model.stream import source_names
+from millpond.model.stream import Stream, source_names
 from millpond.plan.explain.amounts import count_of
 from millpond.plan.upstream.steps import streams_of
 from millpond.reconfigure.catalog import query_name
@@ -58,7 +58,9 @@ class Problems:
         self._ahead: dict[str, list[str]] = {}
         self._malformed: dict[str, Problem] = {}
 
-    def add_epoch(self, epoch: Epoch, totals: EventTotals, queries: Mapping[str, AnyQuery]) -> list[Problem]:
+    def add_epoch(
+        self, epoch: Epoch, totals: EventTotals, queries: Mapping[str, AnyQuery], streams: Iterable[Stream]
+    ) -> list[Problem]:  # fmt: skip
         """The new problems of a committed epoch, whose counts `totals` already includes."""
         problems = [quarantined(name, why) for name, why in epoch.record.quarantined.items() if why]
         with self._lock:
@@ -68,7 +70,7 @@ class Problems:
             for stream, paths in epoch.ahead.items():
                 self._ahead.setdefault(stream, []).extend(paths)
                 problems.append(dated_ahead(stream, paths))
-            for problem in losses(totals.counts(), queries):
+            for problem in losses(totals.counts(), queries, streams):
                 if problem.failure and problem.about not in self._reported:
                     self._reported.add(problem.about)
                     problems.append(problem)
@@ -167,22 +169,50 @@ every join that reads the column concerned. Correct them, or read the table in m
     )
 
 
-def losses(counts: Mapping[str, QueryCounts], queries: Mapping[str, AnyQuery]) -> Iterator[Problem]:
-    """A problem for each query that lost events; a failure if many are dead, or late and not kept by a late sink."""
+class _Loss(NamedTuple):
+    """Events that queries lost alike: of the same sources, late or dead, equally many, and kept by a sink or not."""
+
+    sources: tuple[str, ...]
+    kind: Literal["late", "dead"]
+    number: int
+    kept: bool = False
+
+
+def losses(
+    counts: Mapping[str, QueryCounts], queries: Mapping[str, AnyQuery], streams: Iterable[Stream]
+) -> Iterator[Problem]:
+    """A problem for the queries that lost the same events; a failure if many are dead, or late and not kept by a sink.
+
+    `streams`: those that the queries read, with the sources of derived streams that keep dead letters.
+    """
+    by_name = {stream.name: stream for stream in streams}
+    alike: dict[_Loss, list[str]] = {}
+    many = set[str]()
     for name, found in counts.items():
         query, whole = queries.get(name), found.whole
-        if query is None or not whole.late + whole.dead:
+        if query is None:
             continue
+        sources = source_names(by_name[one] for one in streams_of(query, by_name) if one in by_name)
         kept = isinstance(query, Query) and query.late_sink is not None
-        lost = whole.dead if kept else whole.late + whole.dead
-        parts = [f"{number:,} {kind}" for number, kind in ((whole.late, "late"), (whole.dead, "dead")) if number]
-        aside = " Late events are kept by its 'late' sink." if kept and whole.late else ""
+        if (whole.dead if kept else whole.late + whole.dead) >= MANY * whole.read:
+            many.add(name)
+        if whole.late:
+            alike.setdefault(_Loss(sources, "late", whole.late, kept), []).append(name)
+        if whole.dead:
+            alike.setdefault(_Loss(sources, "dead", whole.dead), []).append(name)
+    for loss, names in alike.items():
+        read = max(counts[name].whole.read for name in names)
+        who = f"Query {names[0]}" if len(names) == 1 else f"{len(names):,} queries ({_named(names)})"
+        they, their = ("it", "its") if len(names) == 1 else ("they", "their")
+        aside = f" Late events are kept by {their} 'late' sink." if loss.kept else ""
+        sinks = (by_name[one].on_malformed.sink for one in loss.sources if loss.kind == "dead" and one in by_name)
+        letters = "".join(f", and `millpond dlq list {sink.path}` for the dead letters" for sink in sinks if sink)
         yield Problem(
             IncompleteError.code,
-            f"events of {name}",
-            f"Query {name} did not count {whole.late + whole.dead:,} of the {whole.read:,} events it read "
-            f"({', '.join(parts)}).{aside} Run `millpond why {name}` to see the reason.",
-            lost >= MANY * whole.read and lost > 0,
+            f"{loss.kind} events of {names[0]}",
+            f"{who} did not count {loss.number:,} of the {read:,} events {they} read ({loss.kind}).{aside} "
+            f"Run `millpond why {names[0]}` to see the reason{letters}.",
+            not loss.kept and not many.isdisjoint(names),
         )
 
 

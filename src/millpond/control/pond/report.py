@@ -108,7 +108,8 @@ class Reports:
         if opened is None:
             return []
         counts = self.counts()
-        found = [*self._quarantined(opened), *self._problems.of_inputs(), *losses(counts, queries)]
+        found = [*self._quarantined(opened), *self._problems.of_inputs()]
+        found += losses(counts, queries, self._declarations.streams)
         found += [Problem(one.code, "brokers", f"{one.what} {one.cure}", False) for one in self._brokers.found]
         if at_end:
             found += unread(opened.spec, counts, opened.truth.log, opened.manifest().n)
@@ -120,7 +121,8 @@ class Reports:
     def committed(self, epoch: Epoch) -> None:
         """Count a committed epoch, and warn of its problems."""
         self._totals.add(epoch.record)
-        for problem in self._problems.add_epoch(epoch, self._totals, self._declarations.queries):
+        declared = self._declarations
+        for problem in self._problems.add_epoch(epoch, self._totals, declared.queries, declared.streams):
             _log.warning("%s", problem)
         if self._on_epoch is not None:
             self._on_epoch(epoch)

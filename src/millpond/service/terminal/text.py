@@ -66,7 +66,7 @@ def instances_text(status: Status) -> str:
 def listed_problems(status: Status) -> list[str]:
     """The first problem of each error code, then others up to a limit, and how many more there are.
 
-    One dead event is a problem of each query that reads its stream, and must not hide problems of other kinds.
+    Many problems of one kind must not hide those of other kinds.
 
     >>> listed_problems(Status("leader", "p", 7, 5, 2, problems=("[A] 1", "[A] 2", "[A] 3", "[A] 4", "[A] 5", "[B] 1")))
     ['[A] 1', '[B] 1', '[A] 2', '[A] 3', 'and 2 more: `millpond status --json` lists all']

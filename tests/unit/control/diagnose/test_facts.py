@@ -177,9 +177,10 @@ def test_a_time_that_does_not_compute_is_shown_with_its_expression(folder: Path)
     made = Derivation("ev WITH timestamp_seconds(sec) AS ts", ("ev",), "d")
     bench = Bench(folder, query(), Stream("tx", FIELDS, made_of=made))
     bench.events([None])
+    assert bench.why().facts.labels == (("tx", "ev, with ts"),)
     says = "dead: ts is missing, cannot be computed (ev WITH timestamp_seconds(sec) AS ts) or more than 1 hour ahead"
     assert says in bench.texts()["all-dead"]
-    assert draw(bench.why()).startswith("q: ev by c"), "it is named as in the text of the query"
+    assert draw(bench.why()).startswith("q: ev, with ts by c"), "it is named as in the text of the query"
 
 
 def test_dead_events_may_have_dead_letters_with_the_reasons(folder: Path) -> None:
@@ -411,6 +412,7 @@ def test_the_names_of_the_facts_in_json_stay(folder: Path) -> None:
     assert {"tail", "behind", "first", "complete_us"} <= facts.keys()
     assert [*facts["tail"]] == [
         "epochs", "all", "counts", "since", "applied_n", "at_us", "rows_n", "host", "pid", "remade",
+        "letters",
     ]  # fmt: skip
     assert facts["tail"]["remade"] == {"n": 1, "why": "2 instances", "after_us": 5}
 

@@ -20,7 +20,7 @@ from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.spec import PondSpec
-from millpond.model.stream import Derivation, Field, Stream
+from millpond.model.stream import Derivation, Field, Malformed, Stream
 from millpond.model.windows import Sliding
 from millpond.spark.driver.epochs import Epoch
 
@@ -54,18 +54,36 @@ def record(n: int = 0, quarantined: Mapping[str, str] | None = None, **counts: i
 
 def lost(read: int, late: int = 0, dead: int = 0, query: Query = Q) -> list[Problem]:
     counts = QueryCounts(EventCounts(read, read - late - dead, late, dead, 0), {})
-    return list(losses({"q": counts}, {"q": query}))
+    return list(losses({"q": counts}, {"q": query}, [TX]))
 
 
 def test_a_few_late_events_are_a_warning_and_a_tenth_of_all_is_a_failure() -> None:
     assert lost(100) == []
     assert [one.failure for one in lost(100, late=9)] == [False]
-    assert [one.failure for one in lost(100, late=6, dead=4)] == [True]
-    (one,) = lost(8_000, late=3_999, dead=1)
-    assert str(one) == (
-        "[MP-INCOMPLETE] Query q did not count 4,000 of the 8,000 events it read (3,999 late, 1 dead). "
-        "Run `millpond why q` to see the reason."
+    assert [one.failure for one in lost(100, late=6, dead=4)] == [True, True]
+    assert [one.failure for one in lost(100, late=6, dead=3)] == [False, False]
+    one, two = map(str, lost(8_000, late=3_999, dead=1))
+    assert one == (
+        "[MP-INCOMPLETE] Query q did not count 3,999 of the 8,000 events it read (late). Run `millpond why q` to see "
+        "the reason."
     )
+    assert "did not count 1 of the 8,000 events it read (dead)." in two
+
+
+def test_queries_that_lost_the_same_events_are_one_problem() -> None:
+    parts = Stream("tx_1a2b3c4d", TX.columns, made_of=Derivation("tx WITH f(s) AS t", ("tx",), "1"))
+    source = replace(TX, malformed=Malformed("dead-letter", Sink("parquet", "/dead")))
+    others = [replace(Q, name=f"q{number}", stream="tx" if number % 2 else parts.name) for number in range(5)]
+    alike = QueryCounts(EventCounts(100, 95, 0, 5, 0), {})
+    more = QueryCounts(EventCounts(99, 79, 15, 5, 0), {})
+    counts = {query.name: alike for query in others} | {"late": more}
+    found = list(losses(counts, {query.name: query for query in [*others, replace(Q, name="late")]}, [source, parts]))
+    assert [one.text for one in found] == [
+        "6 queries (q0, q1, q2 and 3 more) did not count 5 of the 100 events they read (dead). Run `millpond why q0` "
+        "to see the reason, and `millpond dlq list /dead` for the dead letters.",
+        "Query late did not count 15 of the 99 events it read (late). Run `millpond why late` to see the reason.",
+    ]
+    assert [one.failure for one in found] == [True, True]
 
 
 def test_late_events_that_are_kept_fail_no_run() -> None:
@@ -80,10 +98,10 @@ def test_a_problem_is_new_once() -> None:
 
     def epoch(found: EpochRecord, **missing: list[str]) -> list[str]:
         tally.add(found)
-        return [one.about for one in problems.add_epoch(Epoch(found, 0.1, 0.1, missing), tally, {"q": Q})]
+        return [one.about for one in problems.add_epoch(Epoch(found, 0.1, 0.1, missing), tally, {"q": Q}, [TX])]
 
     assert epoch(record(read=10, applied=10, late=0, dead=0, filtered=0)) == []
-    assert epoch(record(1, read=10, applied=0, late=10, dead=0, filtered=0)) == ["events of q"]
+    assert epoch(record(1, read=10, applied=0, late=10, dead=0, filtered=0)) == ["late events of q"]
     assert epoch(record(2, read=10, applied=0, late=10, dead=0, filtered=0)) == []
     assert epoch(record(3, {"q": "[MP-OVERFLOW] Too large."})) == ["query q"]
     assert epoch(record(4, {"q": ""})) == []  # which ends a quarantine
@@ -92,7 +110,7 @@ def test_a_problem_is_new_once() -> None:
     (one,) = problems.of_inputs()
     assert one.failure and "4 files of stream tx disappeared" in one.text and "/in/c and 1 more" in one.text
     ahead = Epoch(record(7), 0.1, 0.1, ahead={"ev": ["/in/e"]})
-    assert [one.about for one in problems.add_epoch(ahead, tally, {"q": Q})] == ["dates of ev"]
+    assert [one.about for one in problems.add_epoch(ahead, tally, {"q": Q}, [TX])] == ["dates of ev"]
     _, two = problems.of_inputs()
     assert not two.failure and "1 file of stream ev is dated more than seven days in the future: /in/e." in two.text
 

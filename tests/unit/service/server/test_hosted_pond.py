@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from kit.simulator.changing_pond import ChangingPond
 from millpond.connections import VARIABLE
-from millpond.control.commands.dead_letters import Kind
+from millpond.control.diagnose.dead_letters import Kind
 from millpond.control.pond.problems import Problem
 from millpond.errors import NotServingError, QueryRefused, RequestError
 from millpond.followers.runner import FollowerStatus

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +32,9 @@ SHOWN_BYTES = 200
 """The most of a value that is shown."""
 
 _NEWEST = 20
-"""The number of newest dead letters of a stream that the console shows."""
+"""The number of newest dead letters of a stream that the console shows, and of newest files for `newest_reasons`."""
+
+_REASONS = 3
 
 
 class Kind(NamedTuple):
@@ -152,6 +157,15 @@ def kinds(folder: Path) -> list[Kind]:
     found = grouped.aggregate([("offset", "count"), ("timestamp", "min"), ("timestamp", "max")]).to_pylist()
     rows = [Kind(r["topic"], r["reason"], r["offset_count"], r["timestamp_min"], r["timestamp_max"]) for r in found]
     return sorted(rows, key=lambda kind: (-kind.letters, kind.topic, kind.reason))
+
+
+def newest_reasons(folder: Path) -> list[str]:
+    """The most frequent reasons of the newest dead letters in a folder; empty if it has none, or cannot be read."""
+    found = Counter[str]()
+    with suppress(ForeignPondError, PlaceError):
+        for _, table in islice(LetterFolder.of(folder).parts(["reason"], newest_first=True), _NEWEST):
+            found.update(table["reason"].to_pylist())
+    return [reason for reason, _ in found.most_common(_REASONS)]
 
 
 def lines(folder: Path, limit: int) -> Iterator[str]:
