@@ -7,7 +7,7 @@ from functools import partial
 from nicegui import ui
 
 from millpond.service.console.changes import Call, Proposal, propose
-from millpond.service.console.layout import code, page, pushed, table
+from millpond.service.console.layout import code, fill, page, pushed, table
 from millpond.service.console.readings import LETTERS_SECONDS, Readings
 
 _COLUMNS = ("stream", "topic", "reason", "letters", "first", "last")
@@ -17,7 +17,6 @@ _NONE = "No stream keeps dead letters. TBLPROPERTIES ('dead.path' = 'DIR') of a 
 def show_dead_letters(readings: Readings) -> None:
     """Show the page."""
     with page("Dead letters"):
-        note = ui.label().props('role="status"')
         counts = table("Dead letters", _COLUMNS, _COLUMNS[3:4], row_key="at")
         buttons = ui.row().classes("w-full items-center")
         newest = code("Newest dead letters")
@@ -26,11 +25,9 @@ def show_dead_letters(readings: Readings) -> None:
         async def update() -> None:
             nonlocal offered
             found = await readings.dead_letters()
-            note.text = "" if found else _NONE
             rows = [(one.stream, *kind) for one in found for kind in one.kinds]
-            counts.rows = [
-                dict(zip(_COLUMNS, map(str, row), strict=True)) | {"at": at} for at, row in enumerate(rows)
-            ]
+            shown = [dict(zip(_COLUMNS, map(str, row), strict=True)) | {"at": at} for at, row in enumerate(rows)]
+            fill(counts, shown, "No dead letter was written yet." if found else _NONE)
             newest.text = "\n".join(line for one in found for line in one.newest)
             streams = tuple(one.stream for one in found if one.kinds)
             if streams != offered:

@@ -7,11 +7,12 @@ from typing import Any
 from nicegui import ui
 
 from millpond.runtime.inspect.timeline import EPOCH, KEPT, Trace, TraceEvent, pieces
-from millpond.service.console.layout import CHART_TEXT, page, pushed, table
+from millpond.service.console.layout import CHART_TEXT, fill, page, pushed, table
 from millpond.service.console.readings import TRACE_SECONDS, Readings
 
 _STEPS = ("track", "step", "median ms", "epochs")
 _PIXELS = 22
+_NO_EPOCH = "This leader has committed no epoch yet."
 
 
 def show_epochs(readings: Readings) -> None:
@@ -34,10 +35,8 @@ def show_epochs(readings: Readings) -> None:
             chart.options["yAxis"]["data"] = [name for name, _, _ in rows]
             chart.options["series"][0]["data"] = [start for _, start, _ in rows]
             chart.options["series"][1]["data"] = [took for _, _, took in rows]
-            steps.rows = [
-                dict(zip(_STEPS, (one.track, one.name, round(one.median_us / 1e3, 1), one.epochs), strict=True))
-                for one in pieces(trace)
-            ]
+            found = ((one.track, one.name, round(one.median_us / 1e3, 1), one.epochs) for one in pieces(trace))
+            fill(steps, [dict(zip(_STEPS, one, strict=True)) for one in found], _NO_EPOCH)
 
         pushed(readings, TRACE_SECONDS, update)
 
@@ -68,7 +67,7 @@ def _epoch(spans: list[TraceEvent]) -> TraceEvent | None:
 def _title(trace: Trace, rows: list[tuple[str, float, float]]) -> str:
     epoch = _epoch([event for event in trace.trace_events if event.ph == "X"])
     if epoch is None or not rows:
-        return "This leader has committed no epoch yet."
+        return _NO_EPOCH
     events = int(epoch.args.get("events", 0))
     return f"Record {epoch.args['record']}: {(epoch.dur or 0) / 1e3:,.0f} ms, {events:,} events"
 

@@ -28,6 +28,8 @@ header { background-color: #1d4f7c !important; }
 .figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(10rem, 1fr)); gap: .75rem; width: 100%; }
 .code { font-family: ui-monospace, monospace; white-space: pre; overflow-x: auto; max-width: 100%; width: 100%; }
 .nicegui-content { max-width: 80rem; margin: 0 auto; }
+#lost-click { position: fixed; bottom: 1rem; left: 1rem; z-index: 9999; padding: .75rem; border-radius: 4px;
+  background: #8c1d18; color: white; }
 :focus-visible { outline: 2px solid currentColor; outline-offset: 2px; }
 """
 
@@ -47,6 +49,36 @@ _SCROLLED = """<script>new MutationObserver(() => {
 }).observe(document, {childList: true, subtree: true});</script>"""
 
 
+# A click is lost if the service dies before it answers, or while the page is not connected. Any answer means that the
+# click was received. The page is loaded again when a service answers, so the line stays until then.
+_LOST_CLICKS = """<script>(() => {
+  let sent = null;
+  const say = name => {
+    const line = document.getElementById("lost-click") ?? document.createElement("div");
+    line.id = "lost-click";
+    line.setAttribute("role", "alert");
+    line.textContent = `${name}: not sent, connection lost. Try again when the page is connected.`;
+    document.body.append(line);
+    sent = null;
+  };
+  document.addEventListener("click", event => {
+    const button = event.target.closest("button");
+    if (!button || !window.socket) return;
+    sent = button.getAttribute("aria-label") || button.textContent.trim();
+    if (!window.socket.connected) say(sent);
+  }, true);
+  const started = setInterval(() => {
+    if (!window.socket) return;
+    clearInterval(started);
+    window.socket.onAny(() => { sent = null; });
+    window.socket.on("connect", () => document.getElementById("lost-click")?.remove());
+    window.socket.on("disconnect", () => { if (sent) say(sent); });
+  }, 100);
+})();</script>"""
+
+LOADING = "Loading …"
+"""What a table shows before its rows are read."""
+
 _NUMBER = {"align": "right", ":format": 'value => value?.toLocaleString("en-US")'}
 
 
@@ -55,7 +87,7 @@ def page(title: str) -> Iterator[None]:
     """The frame of a page: links to all pages, the way out, and the heading."""
     ui.page_title(f"{title} - Millpond")
     ui.add_css(_STYLE)
-    ui.add_head_html(_EXPIRED + _SCROLLED)
+    ui.add_head_html(_EXPIRED + _SCROLLED + _LOST_CLICKS)
     with ui.header().classes("items-center gap-4 py-2").props('role="banner"'):
         ui.link("Millpond", f"{CONSOLE}/").classes("text-white text-lg font-bold no-underline")
         with ui.element("nav").classes("flex gap-4 grow flex-wrap").props('aria-label="Pages"'):
@@ -94,7 +126,16 @@ def table(label: str, columns: Sequence[str], numbers: Sequence[str] = (), **opt
         for one in columns
     ]
     made = ui.table(columns=shown, rows=[], **{"row_key": columns[0], **options}).classes("w-full")
+    made.props["no-data-label"] = LOADING
+    made.add_slot("no-data", "<span>{{ props.message }}</span>")
     return made.props(f'dense flat bordered wrap-cells title="{label}" role="region" aria-label="{label}"')
+
+
+def fill(shown: ui.table, rows: Sequence[dict[str, Any]], empty: str) -> None:
+    """Show rows in a table; `empty` says why there are none."""
+    if shown.props["no-data-label"] != empty:
+        shown.props["no-data-label"] = empty
+    shown.rows = [*rows]
 
 
 def code(label: str, text: str = "") -> ui.label:

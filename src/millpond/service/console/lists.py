@@ -12,11 +12,12 @@ from nicegui import events, ui
 from millpond.clock import utc
 from millpond.service.api.messages import Event, Parameter, QueryShown
 from millpond.service.console.changes import add_query, set_parameter
-from millpond.service.console.layout import page, pushed, table
+from millpond.service.console.layout import fill, page, pushed, table
 from millpond.service.console.readings import QUERIES_SECONDS, STATUS_SECONDS, Readings
 from millpond.service.server.browser.access import CONSOLE
 
 ROWS_OF_PAGE = 25
+NO_CHANGE = "Nothing was changed since the pond was created."
 
 _QUERIES = ("name", "state", "version", "kind", "sink", "rows", "late", "dead", "ms", "own kB", "shared kB")
 _LINK = '<q-td :props="props"><a class="text-primary underline" :href="props.row.link">{{ props.value }}</a></q-td>'
@@ -42,7 +43,8 @@ def show_queries(readings: Readings) -> None:
         async def update() -> None:
             found = matching(await readings.queries(), text.value or "")
             rows, at = page_of(found, shown.pagination)
-            shown.rows = rows
+            nothing = "No query has this name or state." if text.value else "The pond has no query yet: add one."
+            fill(shown, rows, nothing)
             wanted = dict(shown.pagination) | {"page": at, "rowsNumber": len(found)}
             if wanted != shown.pagination:
                 shown.pagination = wanted
@@ -102,7 +104,8 @@ def show_parameters(readings: Readings) -> None:
                 set_parameter(readings, found[0])
 
         async def update() -> None:
-            shown.rows = [_parameter(one) for one in await readings.parameters()]
+            rows = [_parameter(one) for one in await readings.parameters()]
+            fill(shown, rows, "No query uses a live parameter: DECLARE VARIABLE declares one.")
 
         shown.on("set", chosen)
         pushed(readings, STATUS_SECONDS, update)
@@ -119,7 +122,7 @@ def show_history(readings: Readings) -> None:
         shown = history_table()
 
         async def update() -> None:
-            shown.rows = history_rows(await readings.history())
+            fill(shown, history_rows(await readings.history()), NO_CHANGE)
 
         pushed(readings, STATUS_SECONDS, update)
 

@@ -13,7 +13,7 @@ from millpond.model.endpoints import READ
 from millpond.plan.explain.amounts import backlog, remaining_text
 from millpond.service.api.messages import FollowerShown, QueryShown, SourceShown, Status
 from millpond.service.console.changes import ScaleForm
-from millpond.service.console.layout import CHART_TEXT, Figures, page, pushed, table
+from millpond.service.console.layout import CHART_TEXT, Figures, fill, page, pushed, table
 from millpond.service.console.readings import QUERIES_SECONDS, STATUS_SECONDS, Readings
 from millpond.service.terminal.text import instances_text, listed_problems
 
@@ -47,16 +47,16 @@ def show_overview(readings: Readings) -> None:
             with problems:
                 for line in _problems(status):
                     ui.label(line).classes("text-red-700 dark:text-red-300")
-            sources.rows = [row for source in status.sources for row in _backlog(source)]
+            fill(sources, [row for source in status.sources for row in _backlog(source)], _none("source", status))
             readers = {one.name.removeprefix(READ): one.note or "" for one in status.followers}
-            streams.rows = [
-                dict(zip(_STREAMS, (one.name, one.source, utc(one.newest_us), readers.get(one.name, "")), strict=True))
+            shown = (
+                (one.name, one.source, utc(one.newest_us), readers.get(one.name, ""))
                 for one in await readings.streams()
-            ]
-            followers.rows = [
-                {"name": one.name, "records behind": one.behind, "state": _follower_state(one)}
-                for one in status.followers if not one.name.startswith(READ)
-            ]
+            )
+            fill(streams, [dict(zip(_STREAMS, one, strict=True)) for one in shown], _none("stream", status))
+            others = (one for one in status.followers if not one.name.startswith(READ))
+            rows = [{"name": one.name, "records behind": one.behind, "state": _follower_state(one)} for one in others]
+            fill(followers, rows, _none("sink", status))
 
         async def update_totals() -> None:
             totals["State"] = _state_text(await readings.queries())
@@ -65,6 +65,21 @@ def show_overview(readings: Readings) -> None:
 
         pushed(readings, STATUS_SECONDS, update)
         pushed(readings, QUERIES_SECONDS, update_totals)
+
+
+def _none(what: str, status: Status) -> str:
+    """Why there is no source, stream or sink.
+
+    >>> _none("stream", Status("leader", "p", -1, -1, 0)), _none("source", Status("standby", "p", 7, 5, 2))
+    ('No stream yet: the pond is starting.', 'The console of the leader shows it.')
+    >>> _none("sink", Status("leader", "p", 7, 5, 2))
+    'The queries of the pond have no sink.'
+    """
+    if status.epoch < 0:
+        return f"No {what} yet: the pond is starting."
+    if status.role != "leader":
+        return "The console of the leader shows it."
+    return f"The queries of the pond have no {what}."
 
 
 def _state_text(queries: Iterable[QueryShown]) -> str:

@@ -15,8 +15,8 @@ from millpond.errors import GoneError, MillpondError, RequestError
 from millpond.service.api.messages import QueryShown, Refusal, RowsSent
 from millpond.service.api.row_subscription import sent_events
 from millpond.service.console.changes import actions
-from millpond.service.console.layout import Alert, Figures, code, page, pushed, table
-from millpond.service.console.lists import history_rows, history_table
+from millpond.service.console.layout import Alert, Figures, code, fill, page, pushed, table
+from millpond.service.console.lists import NO_CHANGE, history_rows, history_table
 from millpond.service.console.readings import QUERIES_SECONDS, Readings
 from millpond.service.terminal.text import diff_lines
 
@@ -65,7 +65,7 @@ async def show_query(readings: Readings, name: str) -> None:
                 raise
             figures.show(_figures(current))
             text.text = current.text.strip()
-            columns.rows = [{"column": one.name, "type": one.type} for one in current.columns]
+            fill(columns, [{"column": one.name, "type": one.type} for one in current.columns], "It has no column.")
             if shown != [current.state]:
                 shown[:] = [current.state]
                 buttons.clear()
@@ -74,7 +74,8 @@ async def show_query(readings: Readings, name: str) -> None:
             if tabs.value == "Why":
                 why.text = await run_in_threadpool(readings.why, name)
             elif tabs.value == "History":
-                history.rows = history_rows([one for one in await readings.history() if _of(one.name, name)])
+                changes = [one for one in await readings.history() if _of(one.name, name)]
+                fill(history, history_rows(changes), NO_CHANGE)
             elif tabs.value == "Shadow":
                 difference.text = await _difference(readings, current)
 
@@ -132,9 +133,11 @@ async def _receive(readings: Readings, name: str, shown: ui.table, client: Clien
     newest_rows: list[dict[str, Any]] = []
     try:
         position = await run_in_threadpool(_beginning, readings, name)
+        with client:
+            fill(shown, [], "No row yet: each row is shown when it is committed. Why says what the query waits for.")
     except MillpondError as error:  # the rows of some queries are in no log
         with client:
-            ui.notify(str(error))
+            fill(shown, [], str(error))
         return
     async with aclosing(readings.rows.events(name, position)) as events:
         async for event in events:
