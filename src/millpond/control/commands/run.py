@@ -13,6 +13,7 @@ import msgspec
 from rich.console import Console
 
 from millpond.connections import unencrypted
+from millpond.control.checks.sink_folders import check_sink_folders
 from millpond.control.commands.command_log import is_json, line_writer, log_epoch
 from millpond.control.commands.interrupts import interrupts
 from millpond.control.commands.progress import Progress
@@ -23,11 +24,13 @@ from millpond.control.pond.report import QUERY
 from millpond.control.stall_limits import STALLED_SECONDS
 from millpond.control.wiring.pond_reader import read_truth
 from millpond.control.wiring.stores_and_followers import checked_store
+from millpond.control.wiring.truth import holds_pond
 from millpond.errors import ForeignPondError, MillpondError
 from millpond.gc_freeze import pass_by_what_is_loaded
 from millpond.log.locations.address import Address, Given
 from millpond.model.expressions import plain_of
 from millpond.plan.options.live_parameters import Constant
+from millpond.reconfigure.inner_reports import stream_labels
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.session.session import Session, explaining, spark_session, with_json_log
 
@@ -122,6 +125,8 @@ def _run(settings: Run, steps: Steps, *, once: bool, drain: bool) -> int:
         log_epoch(epoch)
 
     store = checked_store(settings.store)  # before Spark starts, which takes seconds
+    if not holds_pond(settings.folder):
+        check_sink_folders(settings.text)
     say(f"The pond is in {settings.folder}")
     shown: list[Progress] = []
     steps.begin("The start of Spark")
@@ -138,7 +143,8 @@ def _run(settings: Run, steps: Steps, *, once: bool, drain: bool) -> int:
         for note in pond.notes():
             say(note)
         steps.begin("The opening of the pond")
-        shown.append(Progress(pond.plan, pond.status, console, behind=pond.behind))
+        labels = stream_labels(pond.streams)
+        shown.append(Progress(pond.plan, pond.status, console, behind=pond.behind, labels=labels))
         pond.open()
         for said in (*parameter_notes(pond.params(), settings.parameters), *unencrypted()):
             say(said)

@@ -17,6 +17,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from millpond.connections import is_loopback, unencrypted
 from millpond.control.checks.brokers import unreachable_brokers
+from millpond.control.checks.sink_folders import check_sink_folders
 from millpond.control.commands.autoscale import Autoscaler
 from millpond.control.commands.command_log import is_json, log_epoch
 from millpond.control.commands.interrupts import interrupts
@@ -134,6 +135,8 @@ def serve(
     check_stores(options)
     address = address_of(options.folder)
     unused, places = not holds_something(address), places_of(address, options.patience)
+    if unused:
+        check_sink_folders(options.text)
     there = address.path is not None and address.path.exists()
     open_truth(address)  # raises if the folder holds something else, which then stays untouched
     places.make()
