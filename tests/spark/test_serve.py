@@ -181,6 +181,9 @@ def test_a_pond_is_served_changed_killed_and_taken_over(spark: SparkSession, tmp
             until(lambda: leader.lookup("spend", "c1").window_us == (20 * SECOND, 30 * SECOND), output_of("first"))
             row = {"c": "c1", "n": 25, "start": "1970-01-01T00:00:20.000Z", "total": 1225}
             assert leader.lookup("spend", "c1").row == row
+            served = leader.table("spend")
+            assert {one["c"]: one["n"] for one in served.to_pylist()} == {f"c{i}": 25 for i in range(4)}
+            assert int(served.schema.metadata[b"record"]) > 0
             scraped = metrics(leader, bench.pond)
             assert scraped >= {"millpond_leader 1.0", "millpond_events_total 400.0", "millpond_queries 2.0"}
             assert {'millpond_query_events_total{fate="applied",query="spend"} 400.0'} <= scraped

@@ -28,12 +28,14 @@ from millpond.control.wiring.output_folders import OutputFolders
 from millpond.control.wiring.stores_and_followers import checked_store
 from millpond.control.wiring.truth import host_cache
 from millpond.errors import MillpondError, QueryError, QueryTypeError, StoreError, one_of
+from millpond.followers.view.documents import decoded, rows_of_one_record
 from millpond.followers.view.view import Served, lookup
 from millpond.kernels.columns import arrow_type
 from millpond.local_path import local_path
 from millpond.log.locations.address import Given, address_of
 from millpond.log.manifest import Manifest
 from millpond.model.functions import UserFunction
+from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
 from millpond.placement.moves import maps_in
@@ -51,6 +53,7 @@ from millpond.spark.driver.epochs import Epoch
 from millpond.spark.driver.spark_progress import Alive
 from millpond.spark.frontend.frontend import FrontEnd
 from millpond.spark.session.session import Session, check_session, reading_session, spark_session
+from millpond.state.ports.store import BucketStore
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -198,7 +201,9 @@ class Pond:
     @property
     def queries(self) -> QueryList:
         """The queries, in the order they were added."""
-        return QueryList(self._declarations.queries.values())
+        found = QueryList(self._declarations.queries.values())
+        found.streams = self._declarations.streams
+        return found
 
     @property
     def streams(self) -> tuple[Stream, ...]:
@@ -255,9 +260,7 @@ class Pond:
             QueryError: there is no such query, the pond is not open, or the values are not a key of the query.
             StoreError: the query is not served.
         """
-        opened, query = self._opened(), self._query(name)
-        if opened.followers.store is None or not query.serve:
-            raise StoreError(f"The query {name!r} is not served.", "Add it with serve=True.")
+        store, _ = self._served(name)
         group, _ = self.plan.of_query(name)
         try:
             columns = [pa.array([value], arrow_type(kind.type)) for value, kind in zip(key, group.keys, strict=True)]
@@ -267,8 +270,30 @@ class Pond:
                 f"{key} is not a key of {name}; its key has {count_of(len(group.keys), 'value')}: {types}.",
                 f"Write pond.lookup({name!r}, …) with a value of each type.",
             ) from error
-        text, bucket = served_key(columns, 1, opened.spec.buckets, group.spread_by)
-        return lookup(opened.followers.store, name, text[0].as_py(), bucket[0].as_py())
+        text, bucket = served_key(columns, 1, self._opened().spec.buckets, group.spread_by)
+        return lookup(store, name, text[0].as_py(), bucket[0].as_py())
+
+    def served_rows(self, name: str, *, flat_windows: bool = False) -> pa.Table:
+        """The latest rows of all keys of a served query, as of the record that the metadata of the schema names.
+
+        All of them are in memory. `flat_windows`: as for `table`.
+
+        Raises:
+            QueryError: there is no such query, or the pond is not open.
+            StoreError: the query is not served.
+            BusyError: the rows change too fast to be read as of one record.
+        """
+        store, query = self._served(name)
+        record, scanned = rows_of_one_record(store, range(self._opened().spec.buckets), [name])
+        found = pa.Table.from_batches([*decoded(query, (bucket[0] for bucket in scanned))])
+        found = with_flat_windows(found) if flat_windows else found
+        return found.replace_schema_metadata({"record": str(record)})
+
+    def _served(self, name: str) -> tuple[BucketStore, Query]:
+        opened, query = self._opened(), self._query(name)
+        if opened.followers.store is None or not isinstance(query, Query) or not query.serve:
+            raise StoreError(f"The query {name!r} is not served.", "Add it with serve=True.")
+        return opened.followers.store, query
 
     def manifest(self) -> Manifest:
         """The manifest at the newest record of the log.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple, TypedDict
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple, TypedDict
 import msgspec
 import pyarrow as pa
 
-from millpond.errors import CorruptError
+from millpond.errors import BusyError, CorruptError
 from millpond.model.query import Query
 from millpond.model.types import (
     INTERVAL,
@@ -26,9 +27,10 @@ from millpond.model.types import (
 )
 from millpond.plan.options.output_modes import OP, REVISION
 from millpond.runtime.rows.window_rows import output_schema
-from millpond.state.ports.store import Rows
+from millpond.state.ports.store import BucketStore, Rows
 
 _ROWS_AT_ONCE = 1 << 16
+_TRIES, _PAUSE_SECONDS = 40, 0.05
 
 _INTERVAL = re.compile(r"INTERVAL '(-?)(\d+) (\d+):(\d+):(\d+)(?:\.(\d+))?' DAY TO SECOND")
 
@@ -98,6 +100,25 @@ class Documents:
                 "Times must be of the years 1 to 9999; else delete the store, it is made again from the log.",
             ) from error
         return pa.RecordBatch.from_struct_array(rows)
+
+
+def rows_of_one_record(
+    store: BucketStore, buckets: Iterable[int], names: Sequence[str]
+) -> tuple[int, list[list[Rows]]]:  # fmt: skip
+    """The number of a record, and the rows of some queries as of it: by bucket, then by query.
+
+    Raises:
+        BusyError: the rows change too fast to be read as of one record.
+        StoreError: the store cannot be read.
+    """
+    wanted = list(buckets)
+    for _ in range(_TRIES):
+        scanned = store.scan_tables(wanted, names)
+        numbers = {rows.applied for bucket in scanned for rows in bucket}
+        if len(numbers) == 1:
+            return numbers.pop(), scanned
+        time.sleep(_PAUSE_SECONDS)
+    raise BusyError("Instances are writing the rows of different records.", "Try again.")
 
 
 def decoded(query: Query, found: Iterable[Rows]) -> Iterator[pa.RecordBatch]:

@@ -6,13 +6,15 @@ import getpass
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, cast, get_args
 
 import httpx
 import msgspec
+import pyarrow as pa
 
 from millpond.errors import AccessError, MillpondError, NotServingError, RequestError, SetupError, of_code
 from millpond.runtime.inspect.timeline import KEPT, Trace
+from millpond.runtime.rows.window_rows import with_flat_windows
 from millpond.service.api.certificates import distrusted, trusting
 from millpond.service.api.messages import (
     STATE_CHANGES,
@@ -163,6 +165,16 @@ class Client:
     def lookup(self, name: str, *key: object) -> Found:
         """The latest row of a served query for a key (its values in order, if necessary as text)."""
         return self._get(f"lookup/{_segment(name)}", Found, {"key": [str(value) for value in key]})
+
+    def table(self, name: str, *, flat_windows: bool = False) -> pa.Table:
+        """The latest rows of all keys of a served query; for pandas: `client.table("visits").to_pandas()`.
+
+        `flat_windows`: a window `w` is two columns, `w_start` and `w_end`, by which a DataFrame can be grouped. The
+        metadata of the schema names the record as of which all rows are.
+        """
+        with pa.ipc.open_stream(self._get(f"queries/{_segment(name)}/table", bytes)) as stream:
+            rows = stream.read_all()
+        return with_flat_windows(rows) if flat_windows else rows
 
     def placement(self) -> Placed:
         """Where the buckets of served rows are."""
@@ -357,6 +369,8 @@ class Client:
             failed = _unreached(error, self.url)
             raise (_NotMade(failed) if unsent and isinstance(failed, NotServingError) else failed) from error
         if answer.is_success:
+            if kind is bytes:
+                return cast(T, answer.content)
             try:
                 return msgspec.json.decode(answer.content, type=kind)
             except msgspec.MsgspecError as error:

@@ -7,7 +7,6 @@ The pond is read as from any other process: its log, and its store beside the wr
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -17,8 +16,8 @@ import pyarrow as pa
 from millpond.control.wiring.pond_reader import check_current
 from millpond.control.wiring.stores_and_followers import open_rows
 from millpond.control.wiring.truth import Truth
-from millpond.errors import BusyError, NotServingError, StoreError
-from millpond.followers.view.documents import Documents, decoded
+from millpond.errors import NotServingError, StoreError
+from millpond.followers.view.documents import Documents, decoded, rows_of_one_record
 from millpond.log.locations.address import Given
 from millpond.model.query import Query
 from millpond.model.spec import PondSpec
@@ -35,7 +34,6 @@ PUBLIC, CATALOG = SEARCH_PATH
 _CHANGES = 10_000
 """The most changes in `millpond.changes`, the newest ones."""
 
-_TRIES, _PAUSE_SECONDS = 40, 0.05
 _TIME = pa.timestamp("us", "UTC")
 
 _COLUMNS: Mapping[str, Mapping[str, pa.DataType]] = {
@@ -129,15 +127,7 @@ class PondTables:
         names = [query.name for query in queries.values()] or [next(iter(_served(spec).values())).name]
         with self._lock:
             store = self._open(truth, spec)
-            for _ in range(_TRIES):
-                scanned = store.scan_tables(range(spec.buckets), names)
-                numbers = {rows.applied for bucket in scanned for rows in bucket}
-                if len(numbers) == 1:
-                    break
-                time.sleep(_PAUSE_SECONDS)
-            else:
-                raise BusyError("Instances are writing the rows of different records.", "Try again.")
-            record = numbers.pop()
+            record, scanned = rows_of_one_record(store, range(spec.buckets), names)
             check_current(truth, self._store, store, range(spec.buckets), record)
         tables = {}
         for place, (name, query) in enumerate(queries.items()):

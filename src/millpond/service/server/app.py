@@ -63,6 +63,8 @@ from millpond.version import VERSION
 
 T = TypeVar("T")
 
+_ARROW = "application/vnd.apache.arrow.stream"
+
 STATUS: tuple[tuple[type[MillpondError], int], ...] = (
     (GoneError, 410),
     (ChangeRefused, 409),
@@ -292,12 +294,19 @@ def _change(app: FastAPI, verbs: HostedPond) -> None:
 
 
 def _exchange(app: FastAPI, verbs: HostedPond, rows: RowStream) -> None:
-    """Add the routes that take events, and send rows as they are committed."""
+    """Add the routes that take events and send rows."""
 
     @app.post("/v1/streams/{name}/events", **_doc(PushDone, Push), summary="Push events into a stream of JSON files")
     async def push(request: Request, name: str) -> Response:
         body = await _read(request, Push)
         return _answered(await run_in_threadpool(verbs.push, named(name), body))
+
+    @app.get(
+        "/v1/queries/{name}/table", **_doc(str),
+        summary=f"The latest rows of all keys of a served query, as a stream of Arrow ({_ARROW})",
+    )  # fmt: skip
+    def table(name: str) -> Response:
+        return Response(verbs.table(named(name)), 200, HEADERS, _ARROW)
 
     @app.get(
         "/v1/queries/{name}/rows", **_doc(RowsSent),

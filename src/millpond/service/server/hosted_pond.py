@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from typing import cast
 
+import pyarrow as pa
 from msgspec.structs import replace
 
 from millpond.connections import offered, offered_target
-from millpond.control.commands.dead_letters import StreamLetters, replay, stream_letters
+from millpond.control.diagnose.dead_letters import StreamLetters, replay, stream_letters
 from millpond.control.pond.pond import Pond
 from millpond.control.pond.report import QUERY
 from millpond.control.wiring.pond_reader import key_columns, served_query
@@ -200,6 +201,14 @@ class HostedPond:
             return Found(served.n)
         start, end = served.document["window"]
         return Found(served.n, served.document["row"], (start, end), served.document["epoch"])
+
+    def table(self, name: str) -> bytes:
+        """The latest rows of all keys of a served query, as a stream of Arrow."""
+        rows = self._pond().served_rows(name)
+        with pa.BufferOutputStream() as sink:
+            with pa.ipc.new_stream(sink, rows.schema) as stream:
+                stream.write_table(rows)
+            return bytes(sink.getvalue())
 
     def placement(self) -> Placed:
         """Where the buckets of served rows are."""

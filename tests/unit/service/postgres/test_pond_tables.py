@@ -12,6 +12,7 @@ from millpond.control.wiring import pond_reader
 from millpond.control.wiring.latest_rows import ServedRows
 from millpond.control.wiring.pond_reader import look_up
 from millpond.errors import StoreError
+from millpond.followers.view import documents
 from millpond.reconfigure.changes import Pause, Resume
 from millpond.service.postgres import pond_tables
 from millpond.service.postgres.pond_tables import PUBLIC, PondTables, Table
@@ -62,7 +63,7 @@ def test_rows_of_an_abandoned_store_are_refused(tmp_path: Path, monkeypatch: pyt
 
 def sleep_by(monkeypatch: pytest.MonkeyPatch, do: Callable[[float], None]) -> None:
     """Readers of rows call `do` instead of sleeping; other threads of this process sleep as before."""
-    for module in (pond_reader, pond_tables):
+    for module in (pond_reader, documents):
         monkeypatch.setattr(module, "time", SimpleNamespace(sleep=do))
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import httpx
 import msgspec
+import pyarrow as pa
 import pytest
 
 from millpond.errors import (
@@ -23,6 +25,7 @@ from millpond.errors import (
     StoreError,
 )
 from millpond.runtime.inspect.timeline import EpochTimeline, Trace, trace_of
+from millpond.runtime.rows.window_rows import ARROW_WINDOW
 from millpond.service.api.client import Client
 from millpond.service.api.messages import (
     Asked,
@@ -50,6 +53,10 @@ from millpond.service.api.messages import (
 from millpond.service.server.app import make_app
 from millpond.spans import Span
 
+TIMES = {
+    name: datetime(2026, 1, 1, hour, tzinfo=timezone.utc) for name, hour in (("start", 10), ("end", 11))
+}
+ROWS = pa.table({"total": pa.array([Decimal("3.50")], pa.decimal128(9, 2)), "w": pa.array([TIMES], ARROW_WINDOW)})
 DOCUMENT = Path(__file__).parents[4] / "docs" / "openapi.json"
 QUERY = QueryShown(
     "spend", "windowed", "running", 2, "SELECT 1", ("tx",), (ColumnShown("n", "bigint"),), "noop", True, 7
@@ -99,6 +106,12 @@ class Fake:
     def lookup(self, name: str, key: Sequence[str]) -> Found:
         self._did("lookup", name, tuple(key))
         return Found(5, {"n": 3}, (0, 10), 4)
+
+    def table(self, name: str) -> bytes:
+        with pa.BufferOutputStream() as sink:
+            with pa.ipc.new_stream(sink, ROWS.schema) as stream:
+                stream.write_table(ROWS)
+            return bytes(sink.getvalue())
 
     def trace(self, epochs: int) -> Trace:
         self._did("trace", epochs)
@@ -220,6 +233,9 @@ def test_the_client_reads_what_the_pond_says(bench: Bench) -> None:
     assert [one[1] for one in fake.calls if one[0] == "functions"] == [False, True, False]
     assert client.placement() == fake.placement()
     assert client.diff("spend") == fake.diff("spend")
+    assert client.table("spend") == ROWS
+    flat = client.table("spend", flat_windows=True).to_pylist()
+    assert flat == [{"total": Decimal("3.50"), "w_start": TIMES["start"], "w_end": TIMES["end"]}]
 
 
 @pytest.mark.parametrize(
