@@ -175,6 +175,6 @@ def _unobserved_until(
         return now_us + ahead_us
     raise ChangeRefused(
         f"Events of {', '.join(unobserved)} were read before any query needed their times, so it is not known from "
-        f"when on windows over {stream.name} would be complete.",
+        f"when on windows over {stream.label} would be complete.",
         "Declare the stream a second time under another name, which is then read from its beginning.",
     )

@@ -387,7 +387,7 @@ def _new(spec: PondSpec, streams: Sequence[Stream]) -> tuple[Stream, ...]:
     for stream in streams:
         if known.get(stream.name, stream) != stream:
             raise ChangeRefused(
-                f"The pond has a different stream {stream.name}.", "Declare it as it was, or under another name."
+                f"The pond has a different stream {stream.label}.", "Declare it as it was, or under another name."
             )
     return tuple(stream for stream in streams if stream.name not in known)
 

@@ -11,7 +11,7 @@ from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.selection import INNER
 from millpond.model.spec import PondSpec, from_json, to_json
-from millpond.model.stream import Field, Stream
+from millpond.model.stream import Derivation, Field, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.plan.upstream.rows_as_stream import inner_stream
@@ -108,6 +108,33 @@ def test_reports_name_the_queries_only() -> None:
     assert named == {FIRST.name: "step 1 of q", SECOND.name: "step 2 of q"}
     assert relabelled(f"reads {SECOND.name}", named) == "reads step 2 of q"
     assert plain_names(f"reads {SECOND.name}.", "it") == "reads it."
+
+
+def test_a_derived_stream_is_called_after_the_declared_ones_and_what_is_added() -> None:
+    def made(name: str, text: str, *reads: str) -> Stream:
+        return Stream(name, SOURCE.columns, made_of=Derivation(text, reads or ("tx",), name))
+
+    timed = "tx WITH try_to_timestamp(s) AS event_time"
+    joined = "tx LEFT JOIN parquet file:/dim/shops ON (tx.shop = join1.shop)"
+    streams = [
+        SOURCE,
+        made("tx_00000001", timed),
+        made("tx_00000002", f"{joined} WITH to_ts(s) AS event_time WHERE (v > 1)"),
+        made("tx_00000003", joined),
+        made("tx_00000004", joined.replace("LEFT", "EXISTENCE")),
+        made("tx_00000005", "tx LEFT JOIN hash card:{id} (0123456789abcdef) BY card LATERAL VIEW OUTER explode(xs)"),
+        made("tx_ev_00000006", "tx UNION ALL ev WHERE (v > 1)", "tx", "ev"),
+        made("tx_00000007", "tx"),
+        made(f"{FIRST.name}_00000008", FIRST.name, FIRST.name),
+    ]
+    reader = windowed("q", f"{FIRST.name}_00000008", "w.time", 20)
+    found = labels([reader], [*streams, inner_stream(FIRST)])
+    assert [found.get(stream.name) for stream in streams] == [
+        None, "tx, with event_time", "tx joined with shops, with event_time", "tx joined with shops",
+        "tx joined with shops (2)", "tx joined with card:{id}, with a row for each element", "tx and ev", "tx (2)",
+        "rows of an inner query",
+    ]  # fmt: skip
+    assert relabelled("tx_00000003 by c, tx_000000031", found) == "tx joined with shops by c, tx_000000031"
 
 
 def test_the_price_of_a_query_is_that_of_its_new_steps() -> None:

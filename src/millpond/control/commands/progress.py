@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Console
 from rich.live import Live
@@ -31,19 +31,21 @@ _LINE_EVERY_US = 1_000_000
 class Progress:
     """The progress of a run; pass `epoch` to the pond, and use the object as a context manager around the run.
 
-    `status` returns the state of the followers, `behind` the backlog of the sources. Numbers count from the start of
+    `status` returns the state of the followers, `behind` the backlog of the sources. `labels`: what users call streams.
+    Numbers count from the start of
     this process.
     """
 
     def __init__(
         self, plan: Plan, status: Callable[[], Sequence[FollowerStatus]], console: Console, clock: Clock = lap_us,
-        behind: Callable[[], Sequence[Behind]] = tuple,
+        behind: Callable[[], Sequence[Behind]] = tuple, labels: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         self._status, self._behind, self._console, self._clock = status, behind, console, clock
         groups = [group for group in plan.groups if not is_inner(group.stream)]
         self._delays = {group.stream: 0 for group in groups}
         for group in groups:
             self._delays[group.stream] = max(self._delays[group.stream], *group.delays_us)
+        self._labels = labels or {}
         self._marks = dict.fromkeys(self._delays, Watermark())
         self.rows = {query.name: 0 for query in plan.all_queries if not is_inner(query.name)}
         self._quarantined: set[str] = set()
@@ -100,7 +102,8 @@ class Progress:
     def watermarks(self) -> dict[str, str]:
         """The watermark of each stream, in UTC."""
         with self._lock:
-            return {name: utc(self._marks[name].at(delay)) for name, delay in self._delays.items()}
+            marks = ((name, self._marks[name].at(delay)) for name, delay in self._delays.items())
+            return {self._labels.get(name, name): utc(mark) for name, mark in marks}
 
     def lag(self) -> str:
         """The backlog of the pond's sources, and that of the sinks and the view with what delays them."""

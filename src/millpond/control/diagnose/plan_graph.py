@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
 from millpond.model.endpoints import NOWHERE
+from millpond.model.selection import is_inner
 from millpond.model.stream import Stream
 from millpond.plan.explain.amounts import count_of
 from millpond.plan.explain.words import grouping_text
@@ -35,27 +37,31 @@ def links_of(
 ) -> Iterator[Link]:  # fmt: skip
     """The arrows of the graph of some queries: each from a stream, through its group if it has one, to its sink.
 
-    `shown`: the queries, and what each of them costs. `names`: readable names of the inner queries of texts of several
-    steps.
+    `shown`: the queries, and what each of them costs. `names`: readable names of derived streams, and of the inner
+    queries of texts of several steps.
     """
-    steps = {name for name, label in names.items() if label.rpartition(" of ")[2] in shown}
+    steps = {name for name, label in names.items() if is_inner(name) and label.rpartition(" of ")[2] in shown}
     costs = dict.fromkeys(steps, 1) | dict(shown)
-    grouped, read = set[str](), set[str]()
+    grouped, read = set[str](), Counter[str]()
     for group in plan.groups:
         members = [one.query.name for one in group.queries if one.query.name in costs]
         grouped.update(members)
         if members:
-            read.add(group.stream)
-            name = _group_name(group)
-            yield Link(_stream(group.stream, names), name, sum(costs[one] for one in members))
+            name, us = _group_name(group), sum(costs[one] for one in members)
+            read[group.stream] += us
+            yield Link(_stream(group.stream, names), name, us)
             yield from (Link(name, _query(one, names), costs[one]) for one in members)
     for query in plan.all_queries:
         if query.name in costs and query.name not in grouped:
-            read.update(query.streams)
             for source in query.streams:
+                read[source] += costs[query.name]
                 yield Link(_stream(source, names), _query(query.name, names), costs[query.name])
         if query.name in shown and query.sink.format != NOWHERE:
             yield Link(_query(query.name, names), f"sink {query.sink.format}", shown[query.name])
+    for stream in streams:
+        for base in stream.derived.reads if stream.derived and stream.name in read else ():
+            yield Link(_stream(base, names), _stream(stream.name, names), read[stream.name])
+            read[base] += read[stream.name]
     for stream in streams:
         for upstream in stream.upstreams if stream.name in read else ():
             if upstream in costs:
@@ -72,7 +78,8 @@ def _query(name: str, names: Mapping[str, str]) -> str:
 
 
 def _stream(name: str, names: Mapping[str, str]) -> str:
-    return f"rows of {names[name]}" if name in names else f"stream {name}"
+    label = names.get(name, name)
+    return f"rows of {label}" if is_inner(name) else f"stream {label}"
 
 
 def picture(links: Iterable[Link]) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from millpond.model.aggregates import DISTINCT
 from millpond.model.calendars.grids import Regular
 from millpond.model.endpoints import source_kind
-from millpond.model.expressions import Column, Literal, columns_of, render
+from millpond.model.expressions import Column, Expression, Literal, columns_of, render, walk
+from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import Selection, zone_of
 from millpond.model.stream import Stream
@@ -29,6 +31,10 @@ from millpond.plan.options.kafka_parsers import why_spark_parses
 from millpond.plan.options.keyed_lookups import is_by_owners
 
 _HOUR_US = 3_600_000_000
+_LONG = 60
+"""Expressions with more characters are shown once."""
+
+_NUMBER = re.compile("\0[0-9]+\0")
 _COUNTED_EDGES = 1 << 20
 """Above this number of edges in one common period of all windows, edges are summed by window, not counted once each."""
 
@@ -40,7 +46,8 @@ def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
     stateless += f" and {count_of(len(plan.joins.plans), 'join')}" if plan.joins.plans else ""
     lines = [
         f"plan {plan.id}: {count_of(len(plan.all_queries), 'query')} in "
-        f"{count_of(len(plan.groups), 'group')}{stateless} over {count_of(len(streams), 'stream')}"
+        f"{count_of(len(plan.groups), 'group')}{stateless} over {count_of(len(streams), 'stream')}",
+        *_sources_of(streams, declared),
     ]
     for stream in streams:
         columns = ", ".join(needed_columns(plan, stream))
@@ -57,9 +64,8 @@ def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
         if origin is None:
             lines.append(f"  {stream} is read once: {columns}")
         else:
-            once = "from a copy of its rows" if len(origin.reads) == 1 else "from copies of their rows"
-            lines.append(f"  {stream} is derived from {', '.join(origin.reads)}, {once}: {columns}")
-            lines.append(f"    {origin.text}")
+            lines += [f"  {stream} is computed while {' and '.join(origin.reads)} is read: {columns}"]
+            lines += [f"    {origin.text}"]
         lines += [line for one in declared if one.name == stream for line in _reader_of(plan, one, declared)]
         lines += [line for one in declared if one.name == stream for line in _times_of(one)]
         lines += [line for one in declared if one.name == stream for line in _retained_of(plan, one)]
@@ -77,7 +83,37 @@ def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
         lines += ["", *join_lines(plan_of_join.join)]
     if declared:  # the origin of a query's rows is known only with the streams
         lines += ["", *subquery_lines(plan, declared)]
-    return "\n".join(lines) + "\n"
+    return numbered("\n".join(lines) + "\n", plan)
+
+
+def _sources_of(streams: Sequence[str], declared: Sequence[Stream]) -> Iterator[str]:
+    """How often the sources are read that queries read only as parts of derived streams."""
+    parts = [one.derived.reads for one in declared if one.derived is not None and one.name in streams]
+    rows = {one.name for one in declared if one.upstreams}
+    for source in dict.fromkeys(name for reads in parts for name in reads):
+        copies = sum(source in reads for reads in parts)
+        if source not in rows.union(streams):
+            copied = f", and its rows are copied for {count_of(copies, 'stream')}" if copies > 1 else ""
+            yield f"  {source} is read once{copied}"
+
+
+def numbered(text: str, plan: Plan) -> str:
+    """A text about a plan in which each long expression stands once, after a number that stands for it elsewhere."""
+    found: list[Expression | None] = [key for group in plan.groups for key in group.keys]
+    for group in plan.groups:
+        found += [part for one in group.measures for part in (one.filter, *one.values)]
+    for query in plan.all_queries:
+        found += [side.where for side in (query.sides.values() if isinstance(query, Join) else (query,))]
+        found += [item.expression for item in query.output]
+    parts = {render(part) for one in dict.fromkeys(found) if one is not None for part in walk(one)}
+    long = sorted((part for part in parts if len(part) > _LONG), key=lambda part: (-len(part), part))
+    for number, part in enumerate(long):
+        before, _, after = text.partition(part)
+        if part in after:
+            mark = f"\0{number}\0"
+            text = f"{before}{mark} {part}{after.replace(part, mark)}"
+    places: dict[str, int] = {}
+    return _NUMBER.sub(lambda found: f"[{places.setdefault(found[0], len(places) + 1)}]", text)
 
 
 def _reader_of(plan: Plan, stream: Stream, declared: Sequence[Stream]) -> Iterator[str]:

@@ -129,7 +129,7 @@ def _first(
 ) -> SubQuery:  # fmt: skip
     """The sub-query that processes each event alone, in the task that reads it."""
     derived = stream.derived
-    operators = [] if derived is None else [f"multi-input: {derived.text}"]
+    operators = [] if derived is None else [f"multi-input: {stream.name}"]
     operators += [] if query.where is None else [f"filter {render(query.where)}"]
     others = [other for other in readers if other.name != query.name]
     kept = "the derived stream" if derived else "the rows it reads" if stream.upstreams else "the read"

@@ -39,7 +39,7 @@ def why_spark(stream: Stream, names: Collection[str], streams: Iterable[Stream])
     form = stream.source.format
     if form not in ("parquet", "json", "csv"):
         return f"its format is {form}"
-    derived = next((one.name for one in streams if one.derived is not None and stream.name in one.derived.reads), None)
+    derived = next((one.label for one in streams if one.derived is not None and stream.name in one.derived.reads), None)
     if derived is not None:
         return f"{derived} is derived from it"
     known = _OPTIONS | _CSV_OPTIONS if form == "csv" else _OPTIONS

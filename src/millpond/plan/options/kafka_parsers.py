@@ -43,7 +43,7 @@ def why_spark_parses(stream: Stream, names: Collection[str], streams: Iterable[S
         return f"its format is {form}"
     if options.get("registry", "false").lower() == "true":
         return "its values begin with the number of a schema"
-    derived = next((one.name for one in streams if one.derived is not None and stream.name in one.derived.reads), None)
+    derived = next((one.label for one in streams if one.derived is not None and stream.name in one.derived.reads), None)
     if derived is not None:
         return f"{derived} is derived from it"
     known = _OPTIONS | CSV_SEPARATORS if form == "csv" else _OPTIONS

@@ -213,7 +213,8 @@ class Retained(msgspec.Struct, frozen=True):
 class StreamShown(msgspec.Struct, frozen=True):
     """A stream of the pond.
 
-    `source`: the format of its source, `derived from` and the names of streams, or `rows of` and the name of a query.
+    `name`: of a stream that Spark computes while it reads, the declared streams and what is added to them. `source`:
+    the format of its source, `derived from` and the names of streams, or `rows of` and the name of a query.
     `newest_us`: the largest event time seen. `retain`: its declared retention; None: it keeps only what the queries in
     force need.
     """

@@ -28,7 +28,7 @@ from millpond.plan.upstream.parameter_feeds import feeds_of
 from millpond.plan.upstream.steps import inner_of, inputs_of
 from millpond.reconfigure.catalog import complete_from, history, in_force, query_name, visible
 from millpond.reconfigure.changes import Add, Alter, Change, Feed, Halt, SetParameter, Shadow, kind_name
-from millpond.reconfigure.inner_reports import parameters_of_steps, visible_quarantine
+from millpond.reconfigure.inner_reports import parameters_of_steps, stream_labels, visible_quarantine
 from millpond.reconfigure.lifecycle import HALTED, current, state_in
 from millpond.runtime.epoch import closed_until, watermarks
 from millpond.runtime.inputs.parameter_feeds import fed_values
@@ -98,7 +98,7 @@ class LogReader:
         truth, spec = found
         marks = watermarks(truth.manifest)
         newest = {name: mark.max_time_us for name, mark in marks.items()}
-        return [_stream(one, newest.get(one.name)) for one in visible(spec).streams if not one.steps]
+        return [_stream(one, label, newest.get(one.name)) for one, label in labelled_streams(spec)]
 
     def queries(self, counts: Counts) -> list[QueryShown]:
         """The queries in force by name; `counts` returns the counts of each."""
@@ -207,14 +207,21 @@ def _after(truth: Truth) -> Iterator[Entry]:
         n += 1
 
 
-def _stream(stream: Stream, newest_us: int | None) -> StreamShown:
+def labelled_streams(spec: PondSpec) -> list[tuple[Stream, str]]:
+    """The streams that the queries in force read, without rows of inner queries, and what users call them."""
+    streams = [stream for stream in visible(spec).streams if not stream.steps]
+    names = stream_labels(streams)
+    return [(stream, names.get(stream.name, stream.name)) for stream in streams]
+
+
+def _stream(stream: Stream, label: str, newest_us: int | None) -> StreamShown:
     derived = f"derived from {' and '.join(stream.declared_names)}"
     source = stream.source.format if stream.source is not None else derived
     source = f"rows of {stream.upstreams[0]}" if stream.upstreams else source
     kept = stream.retention
     retain = Retained(*msgspec.structs.astuple(kept)) if kept != Retention() else None
     columns = tuple(ColumnShown(field.name, field.type) for field in stream.columns)
-    return StreamShown(stream.name, source, columns, newest_us, retain)
+    return StreamShown(label, source, columns, newest_us, retain)
 
 
 def _inputs(query: AnyQuery, streams: Mapping[str, Stream]) -> tuple[str, ...]:

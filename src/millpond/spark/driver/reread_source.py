@@ -68,7 +68,7 @@ class SourceRereader:
     ) -> None:  # fmt: skip
         if wanted.derived is not None or wanted.stream.source is None:
             raise UnsupportedQuery(
-                f"{wanted.stream.name} is derived from others, and cannot be read again.", "Leave the backfill out."
+                f"{wanted.stream.label} is derived from others, and cannot be read again.", "Leave the backfill out."
             )
         self._source = event_source(wanted.stream)
         self._source.check_repeatable()

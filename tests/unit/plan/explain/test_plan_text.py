@@ -18,13 +18,14 @@ from millpond.model.functions import UserFunction
 from millpond.model.join import Join, Side, Within
 from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
-from millpond.model.stream import Field, Order, Stream
+from millpond.model.stream import Derivation, Field, Order, Stream
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Session, Sliding
 from millpond.plan.explain.amounts import duration
 from millpond.plan.explain.plan_text import edges_per_hour, explain
 from millpond.plan.explain.price import price, price_text
 from millpond.plan.groups.build import build_plan
 from millpond.plan.options.retention import with_declared
+from millpond.reconfigure.change_price import price_by_step
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "plans"
 HOUR = 3_600_000_000
@@ -173,6 +174,23 @@ def test_event_time_and_late_sinks_of_streams_are_explained() -> None:
     unordered = explain(build_plan([SPEND]), [replace(stream, order=None, max_ahead_us=None)])
     assert "no order" in unordered
     assert "ahead" not in unordered
+
+
+def test_a_source_is_read_once_for_all_that_is_computed_of_it_and_a_long_expression_stands_once() -> None:
+    long = replace(SPEND, where=call("eq", (CARD, literal(f"a-rather-long-text{'-' * 50}", "string")), "boolean"))
+    times = "tx WITH try_to_timestamp(concat(day, hour), 'yyyy-MM-dd HH:mm') AS ts"
+    made = [Stream(f"tx_{n}", (), made_of=Derivation(times, ("tx",), n)) for n in ("0000000a", "0000000b")]
+    queries = [replace(long, name=f"q{n}", stream=stream.name) for n, stream in enumerate(made)]
+    lines = explain(build_plan(queries), made).splitlines()
+    assert lines[0].endswith(" over 2 streams")
+    assert lines[1] == "  tx is read once, and its rows are copied for 2 streams"
+    assert lines[2].startswith("  tx_0000000a is computed while tx is read: ")
+    assert lines[3] == f"    {times}"
+    (condition,) = (line for line in lines if "a-rather-long-text" in line)
+    assert condition.strip().startswith("[1] ") and len([line for line in lines if "[1]" in line]) > 3
+    assert explain(build_plan(queries[:1]), made).splitlines()[1] == "  tx is read once"
+    adds = price_by_step(build_plan(queries[:1]), queries[1], made)
+    assert adds.count("a-rather-long-text") == 1 and "tx, with ts (2) by" in adds
 
 
 def test_expressions_that_may_let_spark_read_the_files_are_named() -> None:

@@ -74,12 +74,12 @@ def test_the_catalog_is_the_fold_of_the_log(tmp_path: Path) -> None:
 
 
 def test_a_query_over_a_derived_stream_is_shown_over_the_declared_ones(tmp_path: Path) -> None:
-    derived = Stream("tx_1a2b3c4d", STREAM.columns, made_of=Derivation("tx WITH …", ("tx",), "digest"))
+    derived = Stream("tx_1a2b3c4d", STREAM.columns, made_of=Derivation("tx WITH f(s) AS e", ("tx",), "digest"))
     (tmp_path / "pond.id").write_text("local")
     ChangingPond(tmp_path, [derived], [replace(each("q"), stream=derived.name)], 1, 4)
     catalog = LogReader(tmp_path)
     assert [one.streams for one in catalog.queries(lambda _: {})] == [("tx",)]
-    assert [one.source for one in catalog.streams()] == ["derived from tx"]
+    assert [(one.name, one.source) for one in catalog.streams()] == [("tx, with e", "derived from tx")]
 
 
 def test_a_rollback_and_a_promotion_are_listed_as_such(tmp_path: Path) -> None:

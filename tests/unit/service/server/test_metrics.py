@@ -151,6 +151,7 @@ def test_epochs_are_counted_and_their_durations_are_histograms(bench: Bench) -> 
     assert (found["stream_malformed_records_total stream=tx"], found["stream_dead_letters_total stream=tx"]) == (6, 8)
     assert found["stream_malformed_records_total stream=base"] == 2
     assert "stream_malformed_records_total stream=parts_1" not in found, "its source has them"
+    assert not any("stream=parts_1" in name for name in found), "users do not know its name"
     assert (found["epoch_duration_seconds_bucket le=0.35"], found["epoch_duration_seconds_bucket le=2.5"]) == (1, 2)
     steps = {"driver": "job", "gather": "gather"}
     sums = [found[f"epoch_step_duration_seconds_sum step={step} track={track}"] for track, step in steps.items()]

@@ -25,7 +25,7 @@ from millpond.runtime.task.counters import FATES, stream_counts
 from millpond.service.api.messages import QueryShown, SourceShown, Status
 from millpond.service.server.gauges import Gauges
 from millpond.service.server.hosted_pond import HostedPond
-from millpond.service.server.log_reader import LogReader
+from millpond.service.server.log_reader import LogReader, labelled_streams
 from millpond.service.server.metrics.line_cache import LineCache
 from millpond.version import VERSION
 
@@ -85,23 +85,23 @@ class Metrics:
         found = self._reader.now()
         if found is None:
             return
-        manifest, streams = found[0].manifest, [one.name for one in self._verbs.streams()]
+        manifest, streams = found[0].manifest, [(one.name, label) for one, label in labelled_streams(found[1])]
         sources = source_names(found[1].streams)
         marks = watermarks(manifest)
         yield _gauge(
             "stream_event_time_seconds", "The event time that all partitions of a stream have reached, since 1970.",
-            ("stream",), (((name,), reached_us / 1e6) for name in streams
+            ("stream",), (((label,), reached_us / 1e6) for name, label in streams
                           if name in marks and (reached_us := marks[name].at(0)) is not None),
         )  # fmt: skip
         yield _gauge(
             "partition_event_time_seconds", "The newest event time of a source partition, since 1970.",
-            ("stream", "partition"), (((name, partition), newest / 1e6) for name in streams
+            ("stream", "partition"), (((label, partition), newest / 1e6) for name, label in streams
                                       for partition, newest in manifest.max_time.get(name, {}).items()
                                       if partition not in (ANY_PARTITION, ROWS_READ)),
         )  # fmt: skip
         yield _gauge(
             "partition_idle", "1 for a source partition that the watermark does not wait for.", ("stream", "partition"),
-            (((name, partition), 1) for name in streams for partition in manifest.idle.get(name, ())),
+            (((label, partition), 1) for name, label in streams for partition in manifest.idle.get(name, ())),
         )  # fmt: skip
         totals = {name: gauges.totals(stream_counts(name)) for name in sources}
         yield _counter(
