@@ -184,7 +184,10 @@ class FilesLostError(StoreError, code="MP-FILES-LOST"):
 
 
 class TooManyPairsError(StateError, code="MP-PAIRS"):
-    """A join without equal keys would try more pairs of events in one epoch than it may."""
+    """A join without equal keys would try more pairs of events in one epoch than it may.
+
+    Or a result that is emitted again has several rows of a table.
+    """
 
 
 class OverBudgetError(StateError, code="MP-BUDGET"):

@@ -36,6 +36,7 @@ COUNTS = f"SELECT window(t, '5 seconds') AS w, k, count(*) AS n, max(v) AS v FRO
 UNITED = f"SELECT n, k FROM ({COUNTS}) UNION ALL SELECT n, k FROM ({COUNTS})"
 NEAR = f"""SELECT a.t, a.k, b.v FROM {READ} AS a JOIN {READ} AS b
   ON a.k = b.k AND b.t BETWEEN a.t - INTERVAL 2 SECONDS AND a.t + INTERVAL 3 SECONDS"""
+DIMS = "(VALUES ('a', 'x', 1), ('a', 'y', 3), ('c', 'z', 2), (NULL, 'n', 0)) AS d(k, name, lo)"
 TEXTS = {
     "again": f"SELECT window(w, '10 seconds') AS w, count(*) AS c, sum(n) AS s FROM ({COUNTS}) GROUP BY ALL",
     "again_also": f"SELECT window(w, '10 seconds') AS w, sum(n) AS s, count(*) AS c FROM ({COUNTS}) GROUP BY ALL",
@@ -129,6 +130,36 @@ TEXTS = {
       FROM {READ} WHERE v > 1 UNION ALL SELECT window_time(w), n FROM ({COUNTS})) GROUP BY ALL""",
     "of_two_delays": f"""SELECT window(t, '9 seconds') AS w, k, sum(v) AS s FROM (SELECT k, v, t FROM {READ} UNION ALL
       SELECT k, -2 * v AS v, t FROM {READ.replace("10", "20")} WHERE v <> 5) GROUP BY ALL""",
+    "with_table": f"""SELECT c.w, c.k, n, name, n * lo AS p, format_string('%s-%d', name, n) AS f FROM ({COUNTS}) AS c
+      JOIN {DIMS} ON c.k = d.k WHERE lo <= n""",
+    "with_table_or_null": f"""SELECT c.*, coalesce(name, c.k) AS name FROM {DIMS} RIGHT JOIN ({COUNTS}) AS c
+      ON c.k = d.k AND lo > n""",
+    "with_bands": f"""SELECT w.start AS s, k, band FROM ({COUNTS}) JOIN (VALUES (0, 1, 'low'), (1, 9, 'high')) AS
+      b(lo, hi, band) ON n BETWEEN lo AND hi""",
+    "with_tables": f"""SELECT w, n, name, u, u + lo AS s FROM ({COUNTS}) AS c JOIN {DIMS} ON c.k = d.k LEFT JOIN (VALUES
+      ('x', 7), ('x', 8), ('z', 9)) AS e(of, u) ON of = name AND u > n + 6 CROSS JOIN (VALUES (1), (2)) AS f(z)""",
+    "with_subqueries": f"""SELECT w, k, (SELECT max(lo) FROM {DIMS} WHERE d.k = c.k) AS m FROM ({COUNTS}) AS c WHERE
+      (n > 2 OR EXISTS (SELECT 1 FROM {DIMS} WHERE d.k = c.k)) AND k NOT IN (SELECT name FROM {DIMS})""",
+    "with_elements": f"""SELECT w, k, p, e + n AS s FROM (SELECT window(t, '5 seconds') AS w, k, count(*) AS n,
+      sort_array(collect_list(v)) AS l FROM {READ} GROUP BY ALL) LATERAL VIEW OUTER posexplode(filter(l, x -> x > 5))
+      AS p, e""",
+    "with_entries": f"""SELECT w, m, e FROM (SELECT window(t, '5 seconds') AS w, map(k, count(*), 'z', max(v)) AS l
+      FROM {READ} GROUP BY window(t, '5 seconds'), k) LATERAL VIEW explode(l) AS m, e WHERE e > 1""",
+    "ranks_with_table": f"""SELECT c.w, c.k, n, name FROM (SELECT *, row_number() OVER (PARTITION BY w ORDER BY n DESC,
+      k) AS r FROM ({COUNTS})) AS c JOIN {DIMS} ON c.k = d.k WHERE r <= 2""",
+    "frames_with_table": f"""SELECT t, c.k, name, s FROM (SELECT t, k, sum(v) OVER (PARTITION BY k, v ORDER BY t RANGE
+      BETWEEN INTERVAL 5 SECONDS PRECEDING AND CURRENT ROW) AS s FROM {READ}) AS c LEFT JOIN {DIMS} ON c.k = d.k""",
+    "of_table": f"""SELECT window(w, '10 seconds') AS w, name, sum(n) AS s, count(*) AS c FROM (SELECT w, n, name
+      FROM ({COUNTS}) AS c JOIN {DIMS} ON c.k = d.k) GROUP BY window(w, '10 seconds'), name""",
+    "join_of_table": f"""SELECT x.w, name, y.n FROM (SELECT w, c.k, name FROM ({COUNTS}) AS c JOIN {DIMS} ON c.k = d.k)
+      AS x JOIN ({COUNTS}) AS y ON x.w = y.w AND x.k = y.k""",
+    "table_of_join": f"""SELECT x.t, x.k, name FROM ({NEAR}) AS x LEFT JOIN {DIMS} ON x.k = d.k AND lo < x.v
+      WHERE x.k NOT IN (SELECT name FROM {DIMS} WHERE name <> 'n')""",
+    "distinct_with_table": f"""SELECT c.k, v, name FROM (SELECT DISTINCT k, v FROM {READ}) AS c JOIN {DIMS} ON c.k = d.k
+      WHERE lo < v""",
+    "of_distinct_with_table": f"""SELECT window(t, '9 seconds') AS w, name, sum(v) AS s FROM (SELECT t, v, name FROM
+      (SELECT DISTINCT k, v, t FROM {READ}) AS c LEFT JOIN {DIMS} ON c.k = d.k) GROUP BY ALL""",
+    "as_written": f"SELECT V, K, window(t, '5 seconds') AS w FROM {READ} GROUP BY v, k, window(t, '5 seconds')",
     "join_of_united": f"""WITH c AS ({COUNTS}) SELECT c.k, u.n FROM c JOIN (SELECT w, k, n FROM c UNION ALL
       SELECT window(t, '5 seconds') AS w, k, max(v) FROM {READ} GROUP BY ALL) AS u ON c.w = u.w AND c.k = u.k""",
 }  # fmt: skip

@@ -169,7 +169,9 @@ def _index_of(entry: Entry, kind: SectionKind, instance: int | None) -> _Index:
 
 
 def key_columns(query: AnyQuery) -> tuple[str, ...]:
-    """The output columns whose values identify a row: its window, then its key; () for single events and processors.
+    """The output columns whose values identify a row: its window, then its key.
+
+    They are () for rows of single events and of processors, and if a result may have several rows.
 
     Raises:
         UnsupportedQuery: the query does not output all of these columns.
@@ -177,6 +179,8 @@ def key_columns(query: AnyQuery) -> tuple[str, ...]:
     if isinstance(query, Query) and isinstance(query.window, Distinct) and query.updating:
         return _keys_of_event(query)
     if not isinstance(query, Query) or query.of_event or isinstance(query.window, Processed):
+        return ()
+    if query.unnested is not None and not query.changing:
         return ()
     shown = {part.name: item.name for item in query.output for part in _identifying(item.expression)}
     windows = [shown[name] for name in ("window", "window.start", "window.end") if name in shown]

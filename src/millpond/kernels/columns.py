@@ -125,6 +125,17 @@ def attempted(column: pa.Array, kind: str) -> Values:
     return inner._replace(null=inner.null & ~raised, error=raised)
 
 
+def unnested(arrays: Values, kind: str, rows: int) -> tuple[npt.NDArray[np.int64], dict[str, Values]]:
+    """For each element of arrays of structs, the position of its array, and its fields, as `each.i`."""
+    column = to_arrow(arrays, kind, rows)
+    elements, fields = pc.list_flatten(column), struct_fields(element_of(kind))
+    values = {
+        f"each.{place}": from_arrow(pc.struct_field(elements, [place]), field.type)
+        for place, field in enumerate(fields)
+    }
+    return np.asarray(pc.list_parent_indices(column)).astype(np.int64), values
+
+
 def as_attempted(values: Values, kind: str, rows: int) -> pa.Array:
     """Values as a column that `attempted` reads."""
     column = to_arrow(values._replace(null=values.null | values.error), kind, rows)

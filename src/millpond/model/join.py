@@ -66,7 +66,7 @@ class Join(msgspec.Struct, frozen=True, cache_hash=True):
     without a partner. `most_pairs`: for a join without keys, the maximum number of pairs that an instance may try in
     one epoch. `ttl_us`: the `state.ttl` of the query, if bounds or a delay in this join follow from it.
     `late_by`: `join` judges an event by the lesser watermark of both sides instead of by that of its own side; see
-    `plan.options.output_modes`. `zone`: as in `Query`.
+    `plan.options.output_modes`. `zone` and `unnest`: as in `Query`.
     """
 
     name: str
@@ -84,6 +84,7 @@ class Join(msgspec.Struct, frozen=True, cache_hash=True):
     zone: str | msgspec.UnsetType = msgspec.UNSET
     budget: Budget | msgspec.UnsetType = msgspec.UNSET
     late_by: str | msgspec.UnsetType = msgspec.UNSET
+    unnest: Expression | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         types = [[key.type for key in side.keys] for side in (self.left, self.right)]
@@ -96,6 +97,11 @@ class Join(msgspec.Struct, frozen=True, cache_hash=True):
     def _repr_html_(self) -> str:
         """How a notebook shows the query."""
         return query_html(self.name, self.text)
+
+    @property
+    def unnested(self) -> Expression | None:
+        """The array of which each element is a row of a joined row; None: a joined row is one row."""
+        return None if isinstance(self.unnest, msgspec.UnsetType) else self.unnest
 
     @property
     def sides(self) -> dict[str, Side]:

@@ -78,6 +78,8 @@ class Query(msgspec.Struct, frozen=True, cache_hash=True):
       of by its own time; see `plan.options.output_modes`.
     - `deduplicate`: repeated events of the stream are left out before the query; see `plan.groups.deduplication`.
     - `sets`: the grouping sets, if there are several; the last key is then the id of the set.
+    - `unnest`: an array of structs over results that meet HAVING. A result has one row for each element, whose fields
+      are `each.i` in `output`; without it, a result is one row.
     - `zone`: the time zone in which its text was analysed, if it is not that of the session.
     - `ttl_us`: the `state.ttl` of the query, if keys of its first events are forgotten after it.
     """
@@ -106,10 +108,16 @@ class Query(msgspec.Struct, frozen=True, cache_hash=True):
     sets: tuple[GroupingSet, ...] | msgspec.UnsetType = msgspec.UNSET
     ttl_us: int | msgspec.UnsetType = msgspec.UNSET
     zone: str | msgspec.UnsetType = msgspec.UNSET
+    unnest: Expression | msgspec.UnsetType = msgspec.UNSET
 
     def _repr_html_(self) -> str:
         """How a notebook shows the query."""
         return query_html(self.name, self.text)
+
+    @property
+    def unnested(self) -> Expression | None:
+        """The array of which each element is a row of a result; None: a result is one row."""
+        return None if isinstance(self.unnest, msgspec.UnsetType) else self.unnest
 
     @property
     def grouping_sets(self) -> tuple[GroupingSet, ...]:

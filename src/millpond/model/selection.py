@@ -87,6 +87,7 @@ def foreign_above(query: AnyQuery) -> tuple[Foreign, ...]:
         return ()
     parts = [item.expression for item in query.output] + ([] if query.having is None else [query.having])
     parts += [query.condition] if isinstance(query, Join) and query.condition is not None else []
+    parts += [] if query.unnested is None else [query.unnested]
     return tuple(dict.fromkeys(node for part in parts for node in foreigns_in(part)))
 
 

@@ -347,7 +347,7 @@ def keeps_state(old: AnyQuery, new: AnyQuery) -> bool:
     HAVING: rows that only the old version emitted would never be retracted.
     """
     if isinstance(old, Join) and isinstance(new, Join):
-        changed = msgspec.structs.replace(old, having=new.having, output=new.output, text=new.text)
+        changed = msgspec.structs.replace(old, having=new.having, unnest=new.unnest, output=new.output, text=new.text)
         condition = new.condition if old.kind == "inner" else old.condition
         return msgspec.structs.replace(changed, condition=condition, most_pairs=new.most_pairs) == new
     if not isinstance(old, Query) or not isinstance(new, Query):
@@ -356,7 +356,8 @@ def keeps_state(old: AnyQuery, new: AnyQuery) -> bool:
     if stores_no_values and presence_filter(old) == presence_filter(new):
         old = msgspec.structs.replace(old, event=new.event)
     having = old.having if old.changing else new.having
-    return msgspec.structs.replace(old, having=having, output=new.output, text=new.text) == new
+    unnest = old.unnest if old.changing else new.unnest
+    return msgspec.structs.replace(old, having=having, unnest=unnest, output=new.output, text=new.text) == new
 
 
 def ends(spec: PondSpec, manifest: Manifest) -> list[End]:

@@ -76,4 +76,5 @@ class Readings:
         texts = texts_of(self.session, wanted)
         frame, layout = read(self.session, wanted, tick=tick, limits=limits, texts=texts)
         readers = readers_of(self.session, wanted, layout)
-        return Reading(frame, layout, self._front.refreshed_tables(wanted, self._malformed), limits, readers)
+        tables = self._front.refreshed_tables(wanted, self._front.foreigns.values(), self._malformed)
+        return Reading(frame, layout, tables, limits, readers)

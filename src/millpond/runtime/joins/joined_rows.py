@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from millpond.arrays import Ints, Mask
 from millpond.errors import OverflowedError
-from millpond.kernels.columns import NO_ROWS, Values, from_arrow, to_arrow
+from millpond.kernels.columns import NO_ROWS, Values, from_arrow, to_arrow, unnested
 from millpond.kernels.evaluate import Evaluator
 from millpond.model.expressions import Call, Column, Expression, foreigns_in
 from millpond.model.join import LEFT, RIGHT, Join
@@ -134,6 +134,7 @@ def joined_rows(join: Join, made: Sequence[PossibleRows]) -> tuple[list[pa.Recor
         OverflowedError: a condition or an output raises an error for a row.
     """
     expressions = [item.expression for item in join.output] + ([] if join.having is None else [join.having])
+    expressions += [] if join.unnested is None else [join.unnested]
     batches, withheld = [], 0
     for possible, valid in made:
         values = evaluated(join, expressions, possible)
@@ -144,9 +145,22 @@ def joined_rows(join: Join, made: Sequence[PossibleRows]) -> tuple[list[pa.Recor
         if join.having is not None:
             kept, values = _taken(rows, values, np.flatnonzero(passing(join, join.having, rows, values)))
         withheld += rows.size - kept.size
+        if join.unnested is not None:
+            kept, values = _unnested(join, join.unnested, kept, values)
         if kept.size:
             batches.append(_outputs(join, kept, values))
     return batches, withheld
+
+
+def _unnested(
+    join: Join, array: Expression, rows: Joined, known: Mapping[str, Values]
+) -> tuple[Joined, Mapping[str, Values]]:
+    """The rows, once for each element of their arrays, with the fields of the elements."""
+    found = _checked(join, Evaluator(_Columns(join, rows, known), rows.size)(array))
+    positions, fields = unnested(found, array.type, rows.size)
+    window = None if rows.window is None else (rows.window[0][positions], rows.window[1][positions])
+    values = {name: take_values(known[name], positions) for name in known}
+    return Joined(rows.sides, rows.left[positions], rows.right[positions], window), values | fields
 
 
 def _taken(rows: Joined, known: Mapping[str, Values], positions: Ints) -> tuple[Joined, Mapping[str, Values]]:

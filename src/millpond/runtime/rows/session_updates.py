@@ -78,7 +78,8 @@ class SessionChanges:
             OverflowedError: an exact sum, or an output expression, leaves its SQL type.
         """
         query, (current, previous, places) = plan.query, self._sessions_to_emit(plan, before, after)
-        size, having = len(current.slots), plan.query.having is not None
+        size = len(current.slots)
+        having = plan.query.having is not None or plan.query.unnested is not None
         upserts = self._rows_of_sessions(plan, current, self._atoms, fresh=True)
         compared = np.ones(len(places), bool) if having else places >= size  # else an upsert replaces it
         previous_rows = self._rows_of_sessions(plan, previous.take(compared), self._before, fresh=False)

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.arrays import Ints, Mask
-from millpond.errors import OverflowedError, UserFunctionError
-from millpond.kernels.columns import ARROW_TYPES, Values, arrow_type, from_arrow, to_arrow
+from millpond.errors import OverflowedError, TooManyPairsError, UserFunctionError
+from millpond.kernels.columns import ARROW_TYPES, Values, arrow_type, from_arrow, to_arrow, unnested
 from millpond.kernels.evaluate import Evaluator
 from millpond.model.aggregates import PERCENTILE
-from millpond.model.expressions import Call, Column
+from millpond.model.expressions import Call, Column, Expression
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, foreign_above, input_type
 from millpond.model.types import WINDOW, is_storable
@@ -250,7 +250,24 @@ def _emitted(
         withheld = _by_query(plans, results.shares.take(np.flatnonzero(~passed)).counts())
         results = results.take(passing)
         inputs = {name: take_values(values, passing) for name, values in inputs.items()}
+    if plan.query.unnested is not None:
+        results, inputs = _unnested(plan, plan.query.unnested, results, inputs)
     return results, _outputs(plan, inputs, results, keys, buckets), withheld
+
+
+def _unnested(
+    plan: QueryPlan, array: Expression, results: _Results, inputs: dict[str, Values]
+) -> tuple[_Results, dict[str, Values]]:
+    """The results and their values, once for each element of their arrays, with the fields of the elements."""
+    count = len(results.slots)
+    rows, fields = unnested(checked(plan, Evaluator(inputs, count)(array)), array.type, count)
+    if plan.query.changing and (np.diff(rows) == 0).any():
+        raise TooManyPairsError(
+            f"A result of query {plan.query.name!r} has several rows of a table or elements of an array, so an update "
+            "does not say which of its rows it replaces.",
+            "Join a table with one row per key, or emit final rows.",
+        )
+    return results.take(rows), {name: take_values(values, rows) for name, values in inputs.items()} | fields
 
 
 def _arrow_input(query: Query, name: str, inputs: dict[str, Values], results: _Results) -> pa.Array:

@@ -126,7 +126,7 @@ class Changes:
         previous = _Pairs([], np.zeros(0, np.int64), 0)
         # earlier outputs and values of live parameters are not known, so the emitted rows cannot be computed again
         repeats_nothing = query.updating and only_distinct(query) and not plan.outputs_vary
-        if query.having is not None or repeats_nothing:
+        if query.having is not None or query.unnested is not None or repeats_nothing:
             previous = self._rows_of_windows(plan, self._old, run, slots, pairs)
         elif query.corrected_for_us:
             previous = self._rows_of_windows(_bare(plan), self._old, run, slots, pairs)._replace(rows=[])

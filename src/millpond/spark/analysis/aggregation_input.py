@@ -51,7 +51,7 @@ _STATEFUL = {
     "Expand": "CUBE, ROLLUP or GROUPING SETS",
     "Sample": "A sample",
 }
-_JOINS = {"Inner": True, "Cross": True, "LeftOuter": False, "RightOuter": False}
+JOINS = {"Inner": True, "Cross": True, "LeftOuter": False, "RightOuter": False}
 """Supported joins with a batch relation, and whether they drop events without a partner."""
 _EXISTENCE = ("LeftSemi", "LeftAnti", "ExistenceJoin")
 """Joins with a batch relation that only find out whether an event has a partner."""
@@ -360,12 +360,12 @@ def _joined(
         return _existence(catalyst, node, depth)
     if kind == "LeftSingle":
         raise UnsupportedQuery("A sub-query may have more than one row for an event.", ONE_ROW)
-    if kind not in _JOINS or (kind == "LeftOuter" and stream is right) or (kind == "RightOuter" and stream is left):
+    if kind not in JOINS or (kind == "LeftOuter" and stream is right) or (kind == "RightOuter" and stream is left):
         raise UnsupportedQuery(
             f"A join of this kind ({node.joinType().sql()}) is not supported.",
             "Write stream [INNER | LEFT | LEFT SEMI | LEFT ANTI] JOIN table ON ….",
         )
-    return stream, [Step(optional(node.condition()), depth, side, _JOINS[kind])], []
+    return stream, [Step(optional(node.condition()), depth, side, JOINS[kind])], []
 
 
 def _existence(

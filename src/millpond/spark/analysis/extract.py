@@ -16,7 +16,7 @@ import msgspec
 
 from millpond.errors import UnsupportedQuery
 from millpond.model.aggregates import Aggregate
-from millpond.model.expressions import Call, Column, Expression, Literal, literal, struct_of
+from millpond.model.expressions import Call, Column, Expression, Literal, conjunction, literal, struct_of
 from millpond.model.functions import UserFunction
 from millpond.model.query import GroupingSet, Named, Query, named_once
 from millpond.model.types import WINDOW, has_floats, has_json
@@ -34,13 +34,26 @@ from millpond.spark.analysis.grouping.pivots import flattened, is_pivot
 from millpond.spark.analysis.grouping.row_patterns import PatternNote, pattern_of, with_matched
 from millpond.spark.analysis.grouping.window_rows import check_grouped
 from millpond.spark.analysis.input_streams import QueryInput
+from millpond.spark.analysis.joins.rows_above import RowsAbove, unnested_above
 from millpond.spark.analysis.live_parameters import clock_of
 from millpond.spark.analysis.query_terms import Extraction
-from millpond.spark.analysis.result_expressions import check_window_time, inlined, projected_above, with_bounds
+from millpond.spark.analysis.result_expressions import (
+    TableAbove,
+    check_window_time,
+    inlined,
+    projected_above,
+    with_bounds,
+)
 from millpond.spark.analysis.steps.inputs import StepContext
 from millpond.spark.analysis.steps.repeats_below import RepeatsBelow
 from millpond.spark.analysis.steps.row_windows import grouped_rows, has_windows, row_column
-from millpond.spark.analysis.steps.step_boundaries import output_ids, referenced_ids
+from millpond.spark.analysis.steps.step_boundaries import (
+    makes_rows_of_results,
+    output_ids,
+    referenced_ids,
+    repeats_below_rows,
+    streaming_child,
+)
 from millpond.spark.catalyst.cures import CLAUSES, without_time
 from millpond.spark.catalyst.private_names import (
     JavaObject,
@@ -69,13 +82,15 @@ def extract_query(context: StepContext, plan: JavaObject) -> Extraction:
     """
     whole, catalyst = plan, context.catalyst
     above: list[JavaObject] = []
-    while kind_of(plan) in ("Project", "Filter", "SubqueryAlias"):
+    while kind_of(plan) in ("Project", "Filter", "SubqueryAlias") or makes_rows_of_results(plan):
         above.append(plan)
-        plan = plan.child()
+        plan = streaming_child(plan)
     if kind_of(plan) != "Aggregate":
         if kind_of(plan) in CLAUSES:
             what, cure = CLAUSES[kind_of(plan)]
             raise UnsupportedQuery(f"The query ends in {what}, which is not supported.", cure)
+        if (repeats := repeats_below_rows(whole)) is not None:
+            return _with_rows_of_tables(context, *repeats)
         input_plan = read_input_plan(catalyst, whole, emitted=True)
         source = context.source(input_plan, output_ids(whole), timed=input_plan.time_of_repeats() is not None)
         reader = InputTranslator(context, source, input_plan)
@@ -95,6 +110,23 @@ def extract_query(context: StepContext, plan: JavaObject) -> Extraction:
     return Reader(context, context.source(input_plan, needed), input_plan).read(plan, above, sets)
 
 
+def _with_rows_of_tables(context: StepContext, node: JavaObject, above: list[JavaObject]) -> Extraction:
+    """The query of the rows of `node`, which removes repeated events, joined with tables by the nodes `above`."""
+    input_plan = read_input_plan(context.catalyst, node, emitted=True)
+    source = context.source(input_plan, output_ids(node), timed=input_plan.time_of_repeats() is not None)
+    columns = {id_of(column): f"c{place}" for place, column in enumerate(outputs(node))}
+    lower = context._replace(terms=context.terms._replace(columns=columns))
+    found = InputTranslator(lower, source, input_plan).distinct(outputs(node))
+    return Reader(context, source, input_plan).rows_above(found, outputs(node), above)
+
+
+def _named_as(result: JavaObject, written: JavaObject) -> JavaObject:
+    """The result column with the name that the SELECT has; Spark names a key as GROUP BY does, such as `kInd`."""
+    name = str(written.name())
+    renames = kind_of(result) == "AttributeReference" and str(result.name()) != name
+    return result.withName(name) if renames else result
+
+
 class Reader(InputTranslator):
     """Reads a plan with an aggregation; `above` refers to the part above it."""
 
@@ -111,11 +143,14 @@ class Reader(InputTranslator):
         self._pattern: Pattern | None = None
         self._row_parts: dict[int, str] = {}
         self._date: JavaObject | None = None
+        self._tables: dict[int, TableAbove] = {}
+        self._unnest: Expression | None = None
         self._up = Translator(context.catalyst, self._result, self._above, self._field, rounding=True, structs=True)
 
     def read(self, plan: JavaObject, above: list[JavaObject], sets: Sets) -> Extraction:
         self._sets = sets
         groups, calls, results = self._catalyst.aggregation(plan)
+        results = list(map(_named_as, results, items(plan.aggregateExpressions())))
         time, window = self._window([sets.input(group) for group in groups], plan.child())
         keys = self._keys(groups)
         aggregates = self._aggregates(calls)
@@ -139,6 +174,17 @@ class Reader(InputTranslator):
                 self._scope.pop(id_of(key))
         having, output = self._finish(results, above)
         return self._query(frames.time, frames.window, keys, tuple(aggregates), having, output)
+
+    def rows_above(self, found: Extraction, columns: list[JavaObject], above: list[JavaObject]) -> Extraction:
+        """The query of the rows of `found`, whose outputs are `columns`, with the nodes `above` them."""
+        query = found.query
+        assert isinstance(query, Query)
+        self._scope |= {id_of(one): item.expression for one, item in zip(columns, query.output, strict=True)}
+        having, output = self._finish(columns, above)
+        having = conjunction([part for part in (query.having, having) if part is not None])
+        unnest = self._unnest or msgspec.UNSET
+        made = self._extracted(msgspec.structs.replace(query, output=output, having=having, unnest=unnest))
+        return made._replace(foreigns=found.foreigns | made.foreigns, timing=found.timing)
 
     def _query(
         self, time: JavaObject, window: Window, keys: tuple[Expression, ...], aggregates: tuple[Aggregate, ...],
@@ -164,6 +210,7 @@ class Reader(InputTranslator):
             functions=tuple(sorted(self._called, key=lambda made: made.function)) or msgspec.UNSET,
             event=msgspec.UNSET if self._event is None else tuple(self._event),
             sets=self._grouping or msgspec.UNSET,
+            unnest=self._unnest or msgspec.UNSET,
         )
         return self.extraction(query)
 
@@ -255,15 +302,39 @@ class Reader(InputTranslator):
         self, results: list[JavaObject], above: list[JavaObject]
     ) -> tuple[Expression | None, tuple[Named, ...]]:
         """HAVING and output, translated from the columns of the aggregation upwards."""
-        having, outputs = list[Expression](), results
+        having, columns = list[Expression](), results
         self._define(results)
+        needed = referenced_ids(above)
+        if self._terms.columns is not None:
+            needed |= {*self._terms.columns}
+        elif above:
+            needed |= output_ids(above[0])
+        rows = RowsAbove(self._catalyst, self._inlined, needed, self._tables)
         for node in reversed(above):
-            if kind_of(node) == "Filter":
-                having.append(with_bounds(self._up(node.condition())))
-            elif kind_of(node) == "Project":
-                outputs = items(node.projectList())
-                self._define(outputs)
-        named = [Named(name, with_bounds(self._result(output))) for name, output in self._terms.named(outputs)]
+            condition = node.condition() if kind_of(node) == "Filter" else None
+            if kind_of(node) == "Project":
+                columns = items(node.projectList())
+                self._define(columns)
+            elif kind_of(node) == "Generate":
+                rows.generate(node)
+                columns = outputs(node)
+            elif kind_of(node) == "Join":
+                condition, exists = rows.join(node)
+                self._define(exists)
+                columns = outputs(node)
+            if condition is not None:
+                rest = rows.filtered(condition)
+                having += [] if rest is None else [with_bounds(self._up(rest))]
+        named: list[Named] = []
+        of_rows: list[JavaObject] = []
+        for name, output in self._terms.named(columns):
+            if rows.reads(output):
+                named.append(Named(name, Column(f"each.{len(of_rows)}", type_of(output))))
+                of_rows.append(output)
+            else:
+                named.append(Named(name, with_bounds(self._result(output))))
+        if rows.text:
+            self._unnest = self._unnested(rows, of_rows)
         for item in named:
             if self._terms.serve and not has_json(item.expression.type):
                 raise UnsupportedQuery(
@@ -272,6 +343,19 @@ class Reader(InputTranslator):
                     "Select parts of a map, or the base64 of bytes.",
                 )
         return all_true(having), named_once(named)
+
+    def _unnested(self, rows: RowsAbove, of_rows: list[JavaObject]) -> Expression:
+        """The array with a struct of some outputs for each row of a result."""
+        if self._terms.serve:
+            raise UnsupportedQuery(
+                f"{self._terms.name} joins results with a table, or explodes them, so a key may have several rows, and "
+                "none of them can be served.",
+                "Join the table below the aggregation, or leave 'serve' out.",
+            )
+        return self._register_foreign(unnested_above(self._catalyst, rows, of_rows, self._result, self._tables))
+
+    def _inlined(self, expression: JavaObject) -> JavaObject:
+        return inlined(self._catalyst, expression, self._defined)
 
     def _define(self, columns: list[JavaObject]) -> None:
         # Spark may name the result of an aggregate by an alias with the same id, which would be defined by itself.
@@ -290,13 +374,12 @@ class Reader(InputTranslator):
 
     def _above(self, node: JavaObject) -> Expression:
         """Translate an expression over results that only Spark evaluates."""
-        expression = inlined(self._catalyst, node, self._defined)
+        expression = self._inlined(node)
         if (clock := clock_of(self._catalyst, expression)) is not None:
             return clock.parameter
         if {id_of(one) for one in references(expression)} == {self._sets.id}:
             return by_set(self._catalyst, self._sets, expression, self._result(self._sets.attribute))
-        meanings = {id_of(column): self._result(column) for column in references(expression)}
-        return self._register_foreign(projected_above(self._catalyst, node, expression, meanings))
+        return self._register_foreign(projected_above(self._catalyst, node, expression, self._result, self._tables))
 
     def _of_event(self, attribute: JavaObject, event_values: list[Expression]) -> Expression:
         """Translate a column of the event that a row belongs to."""

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+import msgspec
 
 from millpond.errors import UnsupportedQuery
 from millpond.model.expressions import Call, Column, Expression, Literal, columns_of, struct_of
@@ -18,11 +24,14 @@ from millpond.spark.catalyst.private_names import (
     children,
     id_of,
     kind_of,
+    outputs,
     references,
     text_of,
     type_of,
 )
-from millpond.spark.catalyst.spark_expressions import Projected, project
+from millpond.spark.catalyst.spark_expressions import Projected, TableRows, project, tree_of
+from millpond.spark.catalyst.value_bounds import TABLE
+from millpond.spark.sources.batch_tables import relation_tree
 
 _WHOLE = Column("window", WINDOW)
 _BOUNDS = struct_of((Column("window.start", "timestamp"), Column("window.end", "timestamp")), WINDOW)
@@ -36,12 +45,27 @@ def inlined(catalyst: Catalyst, expression: JavaObject, defined: Mapping[int, Ja
     return expression
 
 
+class TableAbove(NamedTuple):
+    """The rows of a table that are joined to results; see `TableRows`. The probes are over the results' columns."""
+
+    plan: JavaObject
+    columns: tuple[JavaObject, ...]
+    keys: tuple[JavaObject, ...]
+    probes: tuple[JavaObject, ...]
+    null_safe: tuple[bool, ...]
+
+
+_NO_TABLES: Mapping[int, TableAbove] = MappingProxyType({})
+
+
 def projected_above(
-    catalyst: Catalyst, node: JavaObject, expression: JavaObject, meanings: Mapping[int, Expression]
-) -> Projected:
+    catalyst: Catalyst, node: JavaObject, expression: JavaObject, meanings: Callable[[JavaObject], Expression],
+    tables: Mapping[int, TableAbove] = _NO_TABLES, sql: str | None = None,
+) -> Projected:  # fmt: skip
     """What Spark evaluates for `node`; in `expression`, its columns are those of the aggregation.
 
-    `meanings`: these columns, by their ids.
+    `meanings` translates these columns. `tables`: by their ids, the columns that are rows of tables. `sql`: the text
+    that describes the expression for people, instead of its own.
 
     Raises:
         UnsupportedQuery: it is not deterministic, calls a Python function, or makes values that no row can have.
@@ -50,14 +74,17 @@ def projected_above(
         raise UnsupportedQuery(
             f"`{text_of(node)}` has the type {type_of(node)}, which is not supported.", cast_cure(type_of(node))
         )
-    if has_stand_in(str(expression.sql())):
+    used = {id_of(one): tables[id_of(one)] for one in references(expression) if id_of(one) in tables}
+    probes = [probe for table in used.values() for probe in table.probes]
+    if any(has_stand_in(str(part.sql())) for part in (expression, *probes)):
         raise UnsupportedQuery(
             f"`{text_of(node)}` uses a live parameter in an expression that only Spark evaluates.",
             "Compare the parameter with a column of its own.",
         )
     named = []
-    for column in {id_of(one): one for one in references(expression)}.values():
-        meaning = meanings[id_of(column)]
+    every = {id_of(one): one for part in (expression, *probes) for one in references(part)}
+    for column in (one for identity, one in every.items() if identity not in used):
+        meaning = meanings(column)
         if isinstance(meaning, Literal):
             raise UnsupportedQuery(
                 f"`{text_of(node)}` reads {column.name()}, which is a constant key.", "Write the constant itself."
@@ -66,12 +93,33 @@ def projected_above(
             named.append(catalyst.alias(catalyst.named(column, meaning.name), meaning.name, column))
         else:
             named.append(catalyst.alias(_catalyst_of(catalyst, column, meaning), "key", column))
-    if _calls_python(expression):
+    if any(map(_calls_python, (expression, *probes))):
         raise UnsupportedQuery(
             f"`{text_of(node)}` calls a Python function over results, which is not supported.",
             "Call it over the events, below the aggregation or join, or where the rows are read.",
         )
-    return project(catalyst, catalyst.substitute(expression, named))
+    rows = {identity: _table_rows(catalyst, table, named) for identity, table in used.items()}
+    for column in (one for identity, one in every.items() if identity in used):
+        name = rows[id_of(column)].name
+        named.append(catalyst.alias(catalyst.named(column, name), name, column))
+    made = project(catalyst, catalyst.substitute(expression, named))
+    own = {*made.value.columns} - {one.name for one in rows.values()}
+    own |= {name for one in rows.values() for probe in one.probes for name in probe.value.columns}
+    value = msgspec.structs.replace(made.value, columns=tuple(sorted(own)), sql=sql or made.value.sql)
+    return made._replace(value=value, tables=tuple(rows.values()))
+
+
+def _table_rows(catalyst: Catalyst, table: TableAbove, named: Sequence[JavaObject]) -> TableRows:
+    """The rows of a table; `named`: aliases that give the results' columns their names."""
+    places = {id_of(column): place for place, column in enumerate(outputs(table.plan))}
+    probes = tuple(project(catalyst, catalyst.substitute(probe, named)) for probe in table.probes)
+    tree = [
+        relation_tree(catalyst, table.plan), [places[id_of(column)] for column in table.columns],
+        [tree_of(catalyst, key, lambda column: places[id_of(column)]) for key in table.keys],
+        [probe.value.key for probe in probes], table.null_safe,
+    ]  # fmt: skip
+    name = f"{TABLE}{hashlib.sha256(json.dumps(tree).encode()).hexdigest()[:16]}"
+    return TableRows(name, table.plan, table.columns, table.keys, probes, table.null_safe)
 
 
 def _calls_python(expression: JavaObject) -> bool:

@@ -55,12 +55,29 @@ _NUMBERED = re.compile(r"(.+)_\d+")
 class Projected(NamedTuple):
     """A `Foreign` and the Catalyst expression that Spark projects for it, over columns with the stream's names.
 
-    `former_key`: the key that releases up to 0.2 gave the expression if it has a lambda.
+    `former_key`: the key that releases up to 0.2 gave the expression if it has a lambda. `tables`: the columns of an
+    expression over results that are no inputs of it, but rows of tables.
     """
 
     value: Foreign
     expression: JavaObject
     former_key: str = ""
+    tables: tuple[TableRows, ...] = ()
+
+
+class TableRows(NamedTuple):
+    """Rows of a table that are joined to results, as a column of an expression over the results.
+
+    The column `name` is an array of structs of `columns`. It has the rows of `plan` of which each of `keys` equals the
+    one of `probes`, an expression over the result. `null_safe`: whether NULL equals NULL.
+    """
+
+    name: str
+    plan: JavaObject
+    columns: tuple[JavaObject, ...]
+    keys: tuple[JavaObject, ...]
+    probes: tuple[Projected, ...]
+    null_safe: tuple[bool, ...]
 
 
 def check_stable(catalyst: Catalyst, expression: JavaObject) -> None:

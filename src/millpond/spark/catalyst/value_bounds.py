@@ -48,7 +48,8 @@ STEPS = 20_000_000
 """The most evaluation steps for one event; arrays of an event are assumed to have `ELEMENTS` elements."""
 VISITS = 200_000
 """The most nodes that are visited to find how a value grows in the rounds of `aggregate`; this takes some seconds."""
-ELEMENTS = 1000
+ELEMENTS, PARTNERS, TABLE = 1000, 10, "table:"
+"""The assumed numbers of elements of an array, and of rows of a table that match a result; their column's prefix."""
 ROWS = 100_000
 """The most rows that functions such as `explode` may make from one event and constant arrays."""
 
@@ -193,7 +194,8 @@ class Limiter:
         if self._in_rounds and not self._rounds.more(self._whole):
             return SizeBound(node, Size(math.inf, math.inf, True))
         if kind in ("AttributeReference", "NamedLambdaVariable"):
-            default = Size(EVENT_BYTES, EVENT_BYTES / 8, True)
+            of_table = kind == "AttributeReference" and str(node.name()).startswith(TABLE)
+            default = Size(EVENT_BYTES, PARTNERS if of_table else EVENT_BYTES / 8, True)
             return SizeBound(node, _narrowed(node, known.get(id_of(node), default)))
         parts = children(node)
         if any(kind_of(part) == "LambdaFunction" for part in parts):

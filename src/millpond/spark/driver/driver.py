@@ -10,7 +10,6 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -51,7 +50,7 @@ from millpond.spark.driver.advisers import Advisers
 from millpond.spark.driver.checkpoint import make_checkpoint
 from millpond.spark.driver.epoch_run import Begun, Deferred, EpochRunner
 from millpond.spark.driver.epochs import Epoch
-from millpond.spark.driver.evaluate_above import evaluated
+from millpond.spark.driver.evaluate_above import ExpressionsAbove
 from millpond.spark.driver.log_head import LogHead
 from millpond.spark.driver.query_lifecycle import Phase, QueryLifecycle
 from millpond.spark.driver.replace_query import Reading, Stopped, Succession, Successor, started
@@ -98,7 +97,7 @@ class Driver:
         alive: Alive | None = None, trees: Mapping[str, Projected] = MappingProxyType({}),
         waits: Callable[[bool], None] = lambda _now: None,
     ) -> None:  # fmt: skip
-        self._hosts, self._shards, self._evaluate = hosts, shards, partial(evaluated, trees)
+        self._hosts, self._shards, self._evaluate = hosts, shards, ExpressionsAbove(trees)
         self._spark, self._files, self._alive, self._waits = spark, files, alive or (lambda _work: None), waits
         self._changes, self._life, self._succession = ChangeQueue(on_change), QueryLifecycle(), Succession()
         self._query: StreamingQuery | None = None

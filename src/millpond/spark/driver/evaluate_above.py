@@ -1,34 +1,134 @@
-"""Evaluates expressions over the results of aggregations, between the two Python tasks of a fold that needs them."""
+"""Evaluates expressions over the results of aggregations, between the two Python tasks of a fold that needs them.
+
+Where an expression reads rows of a table, the frame of inputs is joined with the table: each input gets an array of its
+partners. The table is broadcast, so the inputs stay in their partitions and in their order.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from millpond.model.expressions import Foreign
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, analysed, id_of, items, references
-from millpond.spark.catalyst.spark_expressions import Projected
+from millpond.spark.catalyst.spark_expressions import Projected, TableRows
+from millpond.spark.driver_classes.loading import load_class
+from millpond.spark.session import arrow_rows
+from millpond.spark.session.arrow_rows import ArrowRows
 
 
-def evaluated(trees: Mapping[str, Projected], inputs: DataFrame, expressions: Sequence[Foreign]) -> DataFrame:
-    """The frame with the values of expressions in place of their inputs; `trees`: what Spark evaluates, by key."""
-    catalyst = Catalyst(inputs.sparkSession)
-    columns = {str(column.name()): column for column in items(analysed(inputs).output())}
-    values = {
-        one.name: _evaluated(catalyst, columns[one.name], one, trees[one.key].expression).alias(one.name)
-        for one in expressions
-    }
-    return inputs.select(*(values.get(name, catalyst.column(column)) for name, column in columns.items()))
+class ExpressionsAbove:
+    """The expressions over results that Spark evaluates in the epochs of one driver.
+
+    `trees`: what Spark evaluates, by key. Plans and broadcasts of tables are kept while one streaming query runs.
+    """
+
+    def __init__(self, trees: Mapping[str, Projected]) -> None:
+        self._trees = trees
+        self._session: SparkSession | None = None
+        self._broadcasts: JavaObject | None = None
+        self._grouped: dict[tuple[str, str], list[JavaObject]] = {}
+
+    def __call__(self, inputs: DataFrame, expressions: Sequence[Foreign]) -> ArrowRows:
+        """The rows of `inputs` with the values of expressions in place of their inputs."""
+        if self._session is not inputs.sparkSession:
+            self._session, self._broadcasts, self._grouped = inputs.sparkSession, None, {}
+        catalyst, frame = Catalyst(inputs.sparkSession), inputs
+        columns = dict(zip(inputs.columns, items(analysed(inputs).output()), strict=True))
+        rows: dict[str, dict[str, JavaObject]] = {one.name: {} for one in expressions}
+        for one in expressions:
+            for table in {table.name: table for table in self._trees[one.key].tables}.values():
+                grouped = self._grouped_rows(catalyst, one.name, table)
+                frame = _joined(catalyst, frame, columns[one.name], one, table, grouped)
+                rows[one.name][table.name] = _or_none(catalyst, grouped[-1])
+        values = {
+            one.name: _evaluated(catalyst, columns[one.name], one, self._trees[one.key], rows[one.name]).alias(one.name)
+            for one in expressions
+        }
+        used = {(name, table) for name, tables in rows.items() for table in tables}
+        self._grouped = {name: made for name, made in self._grouped.items() if name in used}
+        made = frame.select(*(values.get(name, catalyst.column(column)) for name, column in columns.items()))
+        return self._rows_of(made, any(rows.values()))
+
+    def _grouped_rows(self, catalyst: Catalyst, expression: str, table: TableRows) -> list[JavaObject]:
+        """The plan of the rows of a table by their keys, followed by its columns: the keys and an array of the rows.
+
+        Each expression has its own plan, because one with the same ids cannot be joined twice.
+        """
+        name = expression, table.name
+        if name not in self._grouped:
+            plan = analysed(F.broadcast(_grouped(catalyst, table)))
+            self._grouped[name] = [plan, *items(plan.output())]
+        return self._grouped[name]
+
+    def _rows_of(self, frame: DataFrame, joined: bool) -> ArrowRows:
+        if not joined or not load_class(frame.sparkSession, arrow_rows.CLASS):
+            return ArrowRows.of(frame)
+        if self._broadcasts is None:
+            assert frame.sparkSession._jvm is not None
+            self._broadcasts = frame.sparkSession._jvm.millpond.TableBroadcasts()
+        return ArrowRows.of(frame, self._broadcasts.rows(frame._jdf))
 
 
-def _evaluated(catalyst: Catalyst, inputs: JavaObject, value: Foreign, expression: JavaObject) -> Column:
-    """`struct<v>` of an expression over the fields of `inputs`; NULL if it raises, and for rows without it."""
+def _evaluated(
+    catalyst: Catalyst, inputs: JavaObject, value: Foreign, projected: Projected, rows: Mapping[str, JavaObject]
+) -> Column:
+    """`struct<v>` of an expression over the fields of `inputs`; NULL if it raises, and for rows without it.
+
+    `rows`: the columns with rows of tables, by their names.
+    """
+    attempt = catalyst.column(catalyst.attempt(_placed(catalyst, inputs, value, projected.expression, rows)))
+    found = catalyst.column(inputs).isNotNull()
+    for probe in (probe for table in projected.tables for probe in table.probes):
+        found = found & _probe(catalyst, inputs, value, probe).isNotNull()
+    return F.when(found, attempt)
+
+
+def _grouped(catalyst: Catalyst, table: TableRows) -> DataFrame:
+    """The rows of a table by their keys: `k0`, `k1`, …, and `rows`, an array of structs."""
+    row = F.struct(*(catalyst.column(one).alias(f"c{place}") for place, one in enumerate(table.columns)))
+    row = row if table.columns else F.struct(F.lit(True).alias("c0"))
+    keys = [catalyst.column(key).alias(f"k{place}") for place, key in enumerate(table.keys)]
+    plain = catalyst.frame(table.plan).select(*keys, row.alias("row")).coalesce(1)
+    return plain.groupBy(*(f"k{place}" for place in range(len(keys)))).agg(F.collect_list("row").alias("rows"))
+
+
+def _joined(
+    catalyst: Catalyst, frame: DataFrame, inputs: JavaObject, value: Foreign, table: TableRows,
+    grouped: Sequence[JavaObject],
+) -> DataFrame:  # fmt: skip
+    """The frame with the rows of a table that equal the inputs of an expression in all keys."""
+    plan, *keys, _ = grouped
+    condition = catalyst.column(inputs).isNotNull()
+    for key, probe, null_safe in zip(keys, table.probes, table.null_safe, strict=True):
+        mine, theirs = _probe(catalyst, inputs, value, probe).getField("v"), catalyst.column(key)
+        condition = condition & (mine.eqNullSafe(theirs) if null_safe else mine == theirs)
+    return frame.join(catalyst.frame(plan), condition, "left")
+
+
+def _or_none(catalyst: Catalyst, rows: JavaObject) -> JavaObject:
+    """The array of a table's rows, which is empty where there are none."""
+    literal = catalyst.java_class("org.apache.spark.sql.catalyst.expressions.Literal")
+    return catalyst.make("Coalesce", [rows, literal.default(rows.dataType())])
+
+
+def _probe(catalyst: Catalyst, inputs: JavaObject, value: Foreign, probe: Projected) -> Column:
+    """`struct<v>` of an expression to which a key of a table must be equal; NULL if it raises."""
+    return catalyst.column(catalyst.attempt(_placed(catalyst, inputs, value, probe.expression, {})))
+
+
+def _placed(
+    catalyst: Catalyst, inputs: JavaObject, value: Foreign, expression: JavaObject, rows: Mapping[str, JavaObject]
+) -> JavaObject:
+    """The expression over the fields of `inputs` and the columns `rows`."""
     fields = []
     for column in {id_of(one): one for one in references(expression)}.values():
         name = str(column.name())
-        field = catalyst.make("GetStructField", inputs, value.columns.index(name), catalyst.none)
-        fields.append(catalyst.alias(field, name, column))
-    attempt = catalyst.column(catalyst.attempt(catalyst.substitute(expression, fields)))
-    return F.when(catalyst.column(inputs).isNotNull(), attempt)
+        if name in rows:
+            fields.append(catalyst.alias(rows[name], name, column))
+        else:
+            field = catalyst.make("GetStructField", inputs, value.columns.index(name), catalyst.none)
+            fields.append(catalyst.alias(field, name, column))
+    return catalyst.substitute(expression, fields)

@@ -69,8 +69,8 @@ NOTHING_READ = Obstacle("nothing was read")
 EVALUATED_ABOVE = "Spark evaluates expressions over results"
 """Why an epoch cannot be direct if the plan has such expressions."""
 
-Evaluate: TypeAlias = Callable[[DataFrame, Sequence[Foreign]], DataFrame]
-"""Returns a frame with the values of expressions in place of their inputs."""
+Evaluate: TypeAlias = Callable[[DataFrame, Sequence[Foreign]], ArrowRows]
+"""Returns rows with the values of expressions in place of their inputs."""
 
 PACKETS = StructType([StructField("instance", IntegerType()), StructField(_PACKET, BinaryType())])
 DELTAS = StructType([StructField("receipt", BinaryType()), StructField("body", BinaryType())])
@@ -403,7 +403,7 @@ def deltas_of(
     columns = StructType.fromDDL(f"{_PACKET} binary, {QUERY} string, {REQUEST} int, {requested_columns}")
     assert isinstance(columns, StructType)
     inputs = moved.map(_Request(task, open_files, above), columns)
-    values = ArrowRows.of(evaluate(inputs.frame(), [one.value for one in above]))
+    values = evaluate(inputs.frame(), [one.value for one in above])
     return _received(values.map(_FoldEvaluated(task, open_files), DELTAS).collect(), task)
 
 

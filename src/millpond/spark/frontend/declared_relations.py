@@ -30,6 +30,7 @@ from millpond.spark.analysis.user_aggregates import UserFunctions, declared_func
 from millpond.spark.catalyst.private_names import Catalyst, analysed
 from millpond.spark.catalyst.quiet_errors import unlogged
 from millpond.spark.catalyst.refusals import spark_refusal, within
+from millpond.spark.catalyst.spark_expressions import Projected
 from millpond.spark.frontend.gate import check_size, judge, parse
 from millpond.spark.frontend.match_recognize import rewritten
 from millpond.spark.reading.event_source import completed
@@ -200,12 +201,16 @@ class DeclaredRelations:
         return relations_of(with_inner(queries, self.streams), self._streams, self._relations)
 
     def refreshed_tables(
-        self, wanted: Iterable[WantedStream], report: Callable[[MalformedRows], None]
+        self, wanted: Iterable[WantedStream], above: Iterable[Projected], report: Callable[[MalformedRows], None]
     ) -> RefreshedTables:  # fmt: skip
-        """The tables whose lists of files are refreshed while a pond reads these streams; `report`: malformed rows."""
+        """The tables whose lists of files are refreshed while a pond reads these streams.
+
+        `above`: the expressions that Spark evaluates, which may read tables. `report` receives malformed rows.
+        """
         branches = (branch for want in wanted if want.derived is not None for branch in want.derived.branches)
         sides = (side for branch in branches for side in branch.sides)
         plans = [side.plan for side in sides if isinstance(side, TableJoin)]
+        plans += (table.plan for one in above for table in one.tables)
         return refreshed_tables(self._spark, self._refreshed, plans, report)
 
     def _declare_again(self, relation: Relation) -> None:

@@ -28,7 +28,7 @@ from millpond.plan.explain.amounts import with_progress
 from millpond.plan.upstream.steps import inner_of, streams_of, ttl_us_of, with_inner
 from millpond.spark.analysis.derived_streams import Derived, placeholder
 from millpond.spark.analysis.grouping.window_rows import check_emitted, emits_windows, is_hopping
-from millpond.spark.analysis.joins.joins import extract_any
+from millpond.spark.analysis.joins.extract_any import extract_any
 from millpond.spark.analysis.joins.subqueries import frame_of
 from millpond.spark.analysis.live_parameters import marked
 from millpond.spark.analysis.properties import Mode, Repeats, ttl_us

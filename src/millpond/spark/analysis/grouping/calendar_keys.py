@@ -24,7 +24,6 @@ from millpond.spark.catalyst.private_names import (
     delay_ms,
     id_of,
     kind_of,
-    references,
     type_of,
 )
 from millpond.spark.catalyst.spark_expressions import Projected
@@ -90,7 +89,7 @@ def _key_of(catalyst: Catalyst, plan: InputPlan, group: JavaObject) -> CalendarK
 def of_start(catalyst: Catalyst, value: JavaObject) -> Projected:
     """The `value` of a key at the start of the window."""
     start = Column("window.start", "timestamp")
-    return projected_above(catalyst, value, value, {id_of(one): start for one in references(value)})
+    return projected_above(catalyst, value, value, lambda _column: start)
 
 
 def _level(catalyst: Catalyst, node: JavaObject) -> str:

@@ -1,7 +1,5 @@
 """Translates a plan whose last step is a join of two streams to a frozen `Join`.
 
-`extract_any` is the entry for every query: a plan without such a join goes to `extract_query`.
-
 Each side is read like a stateless query. In the condition, equalities between the sides become keys, comparisons of the
 event times become bounds, and an equality of two windows becomes the window. Other conditions are evaluated for each
 pair.
@@ -9,49 +7,32 @@ pair.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
-from types import MappingProxyType
+from collections.abc import Collection, Sequence
 
 import msgspec
-from pyspark.sql import DataFrame
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.expressions import Call, Column, Expression, call, conjuncts_of, foreigns_in, struct_of
 from millpond.model.join import ANTI, LEFT, RIGHT, SEMI, Join, Side, Within
 from millpond.model.query import Named, named_once
-from millpond.model.selection import AnyQuery
-from millpond.model.stream import Stream
 from millpond.model.types import KEY_TYPES, WINDOW, is_known, is_storable
 from millpond.model.windows import Sliding
 from millpond.plan.groups.distinct import Timing
-from millpond.plan.options.clock_parameters import check_clock
 from millpond.plan.upstream.upstream_joins import made_window
 from millpond.spark.analysis.aggregation_input import WindowPart, read_input_plan, timing_of
 from millpond.spark.analysis.below_aggregation import InputTranslator
 from millpond.spark.analysis.expressions import Translator, all_true
-from millpond.spark.analysis.extract import extract_query
-from millpond.spark.analysis.grouping.storable_keys import with_storable_keys
 from millpond.spark.analysis.joins.bounds import Bound, bound_of
 from millpond.spark.analysis.joins.kinds import join_kind
-from millpond.spark.analysis.joins.subqueries import without_subqueries
-from millpond.spark.analysis.joins.ttl import Ttl, check_ttl
-from millpond.spark.analysis.query_terms import Extraction, Terms
-from millpond.spark.analysis.result_expressions import null_for_null, projected_above
-from millpond.spark.analysis.steps.computed_below import reads_inner_rows, with_lower_columns
-from millpond.spark.analysis.steps.inputs import Inputs, StepContext
-from millpond.spark.analysis.steps.normalise_clauses import normalise_clauses
-from millpond.spark.analysis.steps.step_boundaries import joins_streams, output_ids, referenced_ids
-from millpond.spark.analysis.upstream.processors import read_processor, rows_of_processor
-from millpond.spark.analysis.upstream.ranks import limit_of, ranks_rows, read_first, read_frames, read_limit, read_ranks
+from millpond.spark.analysis.joins.rows_above import RowsAbove, unnested_above
+from millpond.spark.analysis.joins.ttl import Ttl
+from millpond.spark.analysis.query_terms import Extraction
+from millpond.spark.analysis.result_expressions import TableAbove, null_for_null, projected_above
+from millpond.spark.analysis.steps.inputs import StepContext
 from millpond.spark.analysis.upstream.sides import RowsSide, same_window
-from millpond.spark.analysis.user_aggregates import UserFunctions
 from millpond.spark.catalyst.cures import cast_cure
-from millpond.spark.catalyst.inlined_size import check_inlined
 from millpond.spark.catalyst.private_names import (
-    Catalyst,
     JavaObject,
-    analysed,
     children,
     conjuncts,
     delay_ms,
@@ -71,62 +52,7 @@ MOST_PAIRS = 10_000_000
 """The most pairs that a join without equal keys may evaluate in one epoch."""
 
 
-def extract_any(
-    catalyst: Catalyst, frame: DataFrame, terms: Terms, streams: Sequence[Stream] = (), relation: str | None = None,
-    functions: UserFunctions | None = None, earlier: Mapping[str, AnyQuery] = MappingProxyType({}),
-    lower: Callable[[Extraction], AnyQuery] = lambda extraction: extraction.query,
-) -> Extraction:  # fmt: skip
-    """Read a streaming DataFrame that was not started and may contain a join; see `extract_query`.
-
-    `earlier` are the queries whose rows can be among `streams`. `lower` completes the query of each lower step.
-
-    Raises:
-        UnsupportedQuery, QueryTypeError: see `extract_query`.
-    """
-    plan = normalise_clauses(catalyst, catalyst.clean(analysed(frame)))
-    plan = with_storable_keys(catalyst, without_subqueries(catalyst, plan), terms.name if terms.serve else None)
-    check_inlined(plan)
-    known = functions or UserFunctions(catalyst)
-
-    def extract(plan: JavaObject, terms: Terms) -> Extraction:
-        inputs = Inputs(catalyst, streams, relation, earlier, extract, lower)
-        made = _extract(StepContext(catalyst, terms, inputs, known), plan)
-        check_clock(made.query)
-        return inputs.finished(made)
-
-    extraction = extract(plan, terms)
-    if reads_inner_rows(extraction):
-        with suppress(UnsupportedQuery):  # then the error about the first form says more
-            extraction = extract(with_lower_columns(catalyst, plan), terms)
-    if terms.ttl_us is not None:
-        check_ttl(extraction)
-    return extraction
-
-
-def _extract(context: StepContext, plan: JavaObject) -> Extraction:
-    above: list[JavaObject] = []
-    node = plan
-    while kind_of(node) in ("Project", "Filter", "SubqueryAlias", "ResolvedHint"):
-        above.append(node)
-        node = node.child()
-    if joins_streams(node):
-        reader = _JoinReader(context, node, referenced_ids([node, *above]) | output_ids(plan))
-        return reader.read(outputs(plan), above[::-1])
-    if kind_of(node) == "GlobalLimit":
-        if above:
-            raise UnsupportedQuery("LIMIT is not the end of the query.", "Leave out what follows it.")
-        if (limit := limit_of(node)) is not None:
-            return read_limit(context, limit)
-        return read_first(context, node)
-    if kind_of(node) == "Window":
-        read = read_ranks if ranks_rows(node) else read_frames
-        return read(context, node, above)
-    if (made := rows_of_processor(context, node)) is not None:
-        return read_processor(context, made, above)
-    return extract_query(context, plan)
-
-
-class _JoinReader:
+class JoinReader:
     """Reads one plan; `above` are the nodes above the join, from the lowest up."""
 
     def __init__(self, context: StepContext, join: JavaObject, needed: Collection[int]) -> None:
@@ -156,6 +82,8 @@ class _JoinReader:
         self._layers: list[list[JavaObject]] = []
         self._extended = False
         self._foreigns: dict[str, Projected] = {}
+        self._tables: dict[int, TableAbove] = {}
+        self._needed = needed
         self._ttl = Ttl(terms)
         self._over = Translator(catalyst, self._resolved, self._computed, self._field, rounding=True)
 
@@ -165,14 +93,22 @@ class _JoinReader:
             raise UnsupportedQuery(f"The join {terms.name} has no latest row per key to serve.", "Leave out 'serve'.")
         pair_conditions = [] if (condition := optional(self._join.condition())) is None else conjuncts(condition)
         later: list[JavaObject] = []
+        rows = RowsAbove(self._catalyst, self._lowered, self._needed, self._tables)
         for node in above:
-            if kind_of(node) == "Filter":
-                parts = [self._lowered(part) for part in conjuncts(node.condition())]
-                # For an inner join, a WHERE condition on rows is a condition on pairs.
-                (pair_conditions if self._kind == "inner" else later).extend(parts)
-            elif kind_of(node) == "Project":
+            conditions = conjuncts(node.condition()) if kind_of(node) == "Filter" else []
+            if kind_of(node) == "Project":
                 aliases = [column for column in items(node.projectList()) if kind_of(column) == "Alias"]
                 self._layers.append(aliases)
+            elif kind_of(node) == "Generate":
+                rows.generate(node)
+            elif kind_of(node) == "Join":
+                condition, aliases = rows.join(node)
+                self._layers.append(aliases)
+                conditions = [] if condition is None else [condition]
+            for part in (rows.filtered(part) for part in conditions):
+                if part is not None:
+                    # For an inner join, a WHERE condition on rows is a condition on pairs.
+                    (pair_conditions if self._kind == "inner" else later).append(self._lowered(part))
         when, keys, rest = self._separated(pair_conditions)
         self._when = when
         conditions = [self._over(part) for part in rest]
@@ -181,12 +117,18 @@ class _JoinReader:
         on_rows = [] if self._extended else [part for part in conditions if foreigns_in(part)]
         condition = all_true([*self._starts, *(part for part in conditions if part not in on_rows)])
         having = all_true([*on_rows, *(self._over(part) for part in later)])
-        named = [Named(name, self._output(self._lowered(column))) for name, column in terms.named(outputs)]
+        shown = terms.named(outputs)
+        of_rows = [column for _, column in shown if rows.reads(column)]
+        named = [
+            Named(name, Column(f"each.{of_rows.index(column)}", type_of(column))) if column in of_rows
+            else Named(name, self._output(self._lowered(column))) for name, column in shown
+        ]  # fmt: skip
         output = named_once(named)
+        unnest = self._unnested(rows, of_rows) if rows.text else msgspec.UNSET
         made = [self._side(side, keys[i]) for i, side in enumerate((LEFT, RIGHT))]
         join = Join(
             terms.name, made[0], made[1], self._kind, when, output, condition, having, terms.sink, terms.text,
-            msgspec.UNSET if keys[0] else MOST_PAIRS, self._ttl.used,
+            msgspec.UNSET if keys[0] else MOST_PAIRS, self._ttl.used, unnest=unnest,
         )  # fmt: skip
         left, right = (self._sides[side].extraction(join) for side in (LEFT, RIGHT))
         foreigns = left.foreigns | right.foreigns | self._foreigns
@@ -466,10 +408,18 @@ class _JoinReader:
 
     def _of_rows(self, node: JavaObject) -> Expression:
         """An expression that Spark evaluates for joined rows."""
-        meanings = {id_of(one): self._window_struct(one) or self._resolved(one) for one in references(node)}
-        projected = projected_above(self._catalyst, node, node, meanings)
+        projected = projected_above(self._catalyst, node, node, self._meaning, self._tables)
         self._foreigns.setdefault(projected.value.key, projected)
         return projected.value
+
+    def _meaning(self, column: JavaObject) -> Expression:
+        return self._window_struct(column) or self._resolved(column)
+
+    def _unnested(self, rows: RowsAbove, of_rows: list[JavaObject]) -> Expression:
+        """The array with a struct of some outputs for each row that a joined row has."""
+        made = unnested_above(self._catalyst, rows, of_rows, self._meaning, self._tables)
+        self._foreigns.setdefault(made.value.key, made)
+        return made.value
 
     def _output(self, column: JavaObject) -> Expression:
         if not is_storable(type_of(column)):

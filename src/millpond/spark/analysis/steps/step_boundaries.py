@@ -31,13 +31,36 @@ _UNARY = (
 )  # fmt: skip
 REPEATS = ("Deduplicate", "DeduplicateWithinWatermark", "Distinct")
 """Nodes that remove repeated events."""
-_LOWER = ("Project", "Filter", "SubqueryAlias", "ResolvedHint")
+_LOWER = ("Project", "Filter", "SubqueryAlias", "ResolvedHint", "Join", "Generate")
 """Nodes between two stateful nodes that belong to the lower step."""
 
 
 def child_of(node: JavaObject) -> JavaObject:
     """The only child of a plan node; always the same object, so that it can be compared with `is`."""
     return children(node)[0]
+
+
+def streaming_child(node: JavaObject) -> JavaObject:
+    """The child of a plan node that reads a stream; of a join with a table, this is the other side."""
+    if kind_of(node) == "Join" and not node.left().isStreaming():
+        return children(node)[1]
+    return child_of(node)
+
+
+def makes_rows_of_results(node: JavaObject) -> bool:
+    """Whether a node joins rows of a stateful node with a table, or makes a row for each element of their arrays."""
+    joins_table = kind_of(node) == "Join" and bool(node.isStreaming()) and not joins_streams(node)
+    return (joins_table or kind_of(node) == "Generate") and cut_below(node) is not None
+
+
+def repeats_below_rows(node: JavaObject) -> tuple[JavaObject, list[JavaObject]] | None:
+    """A node that removes repeated events, and the nodes above it, if one of these joins a table or explodes arrays."""
+    above: list[JavaObject] = []
+    while kind_of(node) in _LOWER and not joins_streams(node):
+        above.append(node)
+        node = streaming_child(node)
+    makes_rows = any(kind_of(one) in ("Join", "Generate") for one in above)
+    return (node, above) if makes_rows and kind_of(node) in REPEATS else None
 
 
 def unseen_rows_error(how: str, cure: str = "Do it below, or aggregate in a query of its own.") -> UnsupportedQuery:
@@ -82,10 +105,10 @@ def cut_below(node: JavaObject, *, at_repeats: bool = False) -> JavaObject | Non
     while not (_keeps_state(node) or (at_repeats and _picks_events(node))):
         if kind_of(node) == "Union":
             return node if _is_cut(node) else None
-        if kind_of(node) not in _UNARY:
+        if kind_of(node) not in _UNARY and not (kind_of(node) == "Join" and node.isStreaming()):
             return None
         path.append(node)
-        node = child_of(node)
+        node = streaming_child(node)
     while path and kind_of(path[-1]) in _LOWER and not _makes_window(path[-1]):
         if kind_of(path[-1]) == "Filter" and len(path) > 1 and _makes_window(path[-2]):
             break  # the analyser's filter of NULL under a window
