@@ -114,8 +114,8 @@ def until(condition: Any, what: str, seconds: float = SECONDS) -> None:
     while not condition():
         now = time.monotonic()
         assert now < deadline, f"{what}: not within {seconds} seconds"
-        # A slow condition is checked for at most a fifth of the time, to leave the core to the server.
-        time.sleep(max(0.02, 4 * (now - began)))
+        # A slow condition is checked for at most a tenth of the time, to leave the core to the server.
+        time.sleep(max(0.02, 9 * (now - began)))
         began = time.monotonic()
 
 
