@@ -94,10 +94,10 @@ def flow(inputs: Inputs, perform: Perform) -> Answers:
         if operator.name == "accounts":
             waiting = [[*parts, requests] for parts, (_, requests) in zip(waiting, inputs, strict=True)]
         batches = [together(parts) for parts in waiting]
-        for number, told in enumerate(perform(operator, batches)):
-            for name, messages in told.items():
+        for number, results in enumerate(perform(operator, batches)):
+            for name, messages in results.items():
                 queues.setdefault(name, [[] for _ in inputs])[number].append(messages)
-    tolls, balances = (together([part for parts in queues[name] for part in parts]) for name in ("told", "balances"))
+    tolls, balances = (together([part for parts in queues[name] for part in parts]) for name in ("tolls", "balances"))
     return Answers(len(tolls["toll"]), int(tolls["toll"].sum()), len(balances["vid"]), int(balances["balance"].sum()))
 
 
@@ -150,7 +150,7 @@ class Fleet:
         self._seconds += perf_counter() - began
         found = self._ask(*[("give",)] * count)
         self._access = [access for _, access in found]
-        merged = iter([_merged([told[number] for told, _ in found]) for number in range(len(full))])
+        merged = iter([_merged([results[number] for results, _ in found]) for number in range(len(full))])
         return [next(merged) if batch else {} for batch in batches]
 
     def _ask(self, *requests: tuple[Any, ...]) -> list[Any]:
@@ -172,9 +172,9 @@ class Fleet:
         return count
 
 
-def _merged(told: Sequence[dict[str, Columns]]) -> dict[str, Columns]:
-    names = dict.fromkeys(name for one in told for name in one)
-    return {name: together([one[name] for one in told if name in one]) for name in names}
+def _merged(results: Sequence[dict[str, Columns]]) -> dict[str, Columns]:
+    names = dict.fromkeys(name for one in results for name in one)
+    return {name: together([one[name] for one in results if name in one]) for name in names}
 
 
 Key = tuple[int, str, str, float]

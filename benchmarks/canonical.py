@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from check import check_results
-from engines import INSTANCES, NO_ROW, PRUNED, Asked, Run, aggregations, floor, plain_spark, pond
+from engines import INSTANCES, NO_ROW, PRUNED, MakeQuery, Run, aggregations, floor, plain_spark, pond
 from filters import COLUMNS, family, mixed
 from pyspark.sql import SparkSession
 from small_epochs import latencies, summary
@@ -94,7 +94,8 @@ def main(
 
 
 def _beside_floor(
-    spark: SparkSession, source: Path, work: Path, name: str, queries: Sequence[Asked], columns: Sequence[str] = PRUNED
+    spark: SparkSession, source: Path, work: Path, name: str, queries: Sequence[MakeQuery],
+    columns: Sequence[str] = PRUNED,
 ) -> tuple[float, float]:
     """Seconds of an epoch of the pond, and their ratio to the floor's; the pond runs before it and after it."""
     ours = pond(spark, source, work / "pond", queries)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from engines import Asked, stream_of
+from engines import MakeQuery, stream_of
 from pyspark.sql import SparkSession
 from workload import SCHEMA
 
 from millpond import Pond
 
 
-def check_results(spark: SparkSession, source: Path, folder: Path, queries: Sequence[Asked]) -> int:
+def check_results(spark: SparkSession, source: Path, folder: Path, queries: Sequence[MakeQuery]) -> int:
     """Rows compared, all equal (sums to the cent: Spark's own depend on order in the last bits).
 
     Raises:
@@ -24,11 +24,11 @@ def check_results(spark: SparkSession, source: Path, folder: Path, queries: Sequ
     newest = batch.agg({"ts": "max"}).first()[0]
     total = 0
     with Pond(spark, folder) as pond:
-        for number, asked in enumerate(queries):
-            pond.add(f"q{number}", asked(stream_of(spark, source)))
+        for number, make in enumerate(queries):
+            pond.add(f"q{number}", make(stream_of(spark, source)))
         pond.run()
-        for number, asked in enumerate(queries):
-            closed = asked(batch).where(f"window.end <= timestamp'{newest}'")
+        for number, make in enumerate(queries):
+            closed = make(batch).where(f"window.end <= timestamp'{newest}'")
             ours, theirs = _canonical(pond.table(f"q{number}")), _canonical(closed.toArrow())
             assert ours.equals(theirs), f"query {number}: {ours.num_rows} rows against {theirs.num_rows}"
             total += ours.num_rows

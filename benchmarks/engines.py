@@ -41,7 +41,7 @@ class Run(NamedTuple):
         return sum(self.seconds)
 
 
-Asked = Callable[[DataFrame], DataFrame]
+MakeQuery = Callable[[DataFrame], DataFrame]
 """A query, given the stream."""
 
 
@@ -58,21 +58,21 @@ def aggregation(stream: DataFrame, size: int, slide: int, keys: Sequence[str] = 
     )
 
 
-def aggregations(windows: Sequence[tuple[int, int]], having: str | None = None) -> list[Asked]:
+def aggregations(windows: Sequence[tuple[int, int]], having: str | None = None) -> list[MakeQuery]:
     """One aggregation per window; `having` may hold back its rows."""
 
-    def asked(size: int, slide: int) -> Asked:
+    def query_of(size: int, slide: int) -> MakeQuery:
         whole = partial(aggregation, size=size, slide=slide)
         return whole if having is None else lambda stream: whole(stream).where(having)
 
-    return [asked(size, slide) for size, slide in windows]
+    return [query_of(size, slide) for size, slide in windows]
 
 
 NO_ROW = "n < 0"
 """A HAVING that no row passes: all is computed, nothing emitted."""
 
 
-def pond(spark: SparkSession, source: Path, folder: Path, queries: Sequence[Asked]) -> Run:
+def pond(spark: SparkSession, source: Path, folder: Path, queries: Sequence[MakeQuery]) -> Run:
     """All queries in one pond, rows to noop, every epoch committed durably; whole passes, begin to commit."""
     shutil.rmtree(folder, ignore_errors=True)
     marks, rows, steps = [], [], []
@@ -87,8 +87,8 @@ def pond(spark: SparkSession, source: Path, folder: Path, queries: Sequence[Aske
 
     with Pond(spark, folder, on_epoch=committed) as running:
         stream = stream_of(spark, source)
-        for number, asked in enumerate(queries):
-            running.add(f"q{number:04}", asked(stream), sink=Sink("noop"))
+        for number, make in enumerate(queries):
+            running.add(f"q{number:04}", make(stream), sink=Sink("noop"))
         running.open()
         began = perf_counter()
         running.run()

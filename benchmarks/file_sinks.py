@@ -60,17 +60,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", default=[1000, 100_000, 1_000_000])
     parser.add_argument("--rounds", type=int, default=5)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     session = spark_session("local[2]", app_name="file-sinks", driver_memory="2g")
     session.conf.set("spark.sql.execution.arrow.pyspark.enabled", "true")
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as place:
         for form in ("parquet", "json"):
             by_jvm(session, table(10), form, Path(place) / f"warm-{form}")
-            for count in asked.rows:
+            for count in options.rows:
                 rows, name = table(count), f"{form}-{count}"
-                arrow = fastest(lambda path: by_arrow(rows, form, path), Path(place), f"a-{name}", asked.rounds)  # noqa: B023
-                jvm = fastest(lambda path: by_jvm(session, rows, form, path), Path(place), f"j-{name}", asked.rounds)  # noqa: B023
+                arrow = fastest(lambda path: by_arrow(rows, form, path), Path(place), f"a-{name}", options.rounds)  # noqa: B023
+                jvm = fastest(lambda path: by_jvm(session, rows, form, path), Path(place), f"j-{name}", options.rounds)  # noqa: B023
                 figures |= {f"{name}_arrow_ms": round(arrow * 1e3, 2), f"{name}_jvm_ms": round(jvm * 1e3, 2)}
                 figures[f"{name}_ratio"] = round(jvm / arrow, 2)
                 took = f"Arrow {arrow * 1e3:9.1f} ms, JVM {jvm * 1e3:9.1f} ms, x{jvm / arrow:.1f}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
-from engines import Asked, aggregation
+from engines import MakeQuery, aggregation
 from pyspark.sql import DataFrame
 from workload import windows
 
@@ -15,22 +15,22 @@ COLUMNS = ("ts", "customer", "amount", "card", "country", "kind")
 """What the mixed filters read."""
 
 
-def mixed(source: Path, count: int = 100) -> list[Asked]:
+def mixed(source: Path, count: int = 100) -> list[MakeQuery]:
     """Windows of the canonical eight in turn, each query under one to three conditions drawn at random (seed 1)."""
     dice = np.random.default_rng(1)
     amounts = _amounts(source)
-    asked = []
+    queries = []
     for size, slide in (windows(8) * count)[:count]:
         limit = float(np.quantile(amounts, dice.random()))
         parts = [f"amount {dice.choice(['>', '<='])} {limit!r}D"]
         for name, values in (("country", ["gr", "de", "fr", "es"]), ("kind", ["pos", "web", "atm", "transfer"])):
             if dice.random() < 0.5:
                 parts.append(f"{name} = '{dice.choice(values)}'")
-        asked.append(_where(" AND ".join(parts), size, slide))
-    return asked
+        queries.append(_where(" AND ".join(parts), size, slide))
+    return queries
 
 
-def family(source: Path, count: int = 1000) -> list[Asked]:
+def family(source: Path, count: int = 1000) -> list[MakeQuery]:
     """One tumbling minute, amount above each of `count` limits, evenly spread over the amounts that occur."""
     limits = np.quantile(_amounts(source), (np.arange(count) + 0.5) / count)
     return [_where(f"amount > {float(limit)!r}D", 60, 60) for limit in limits]
@@ -41,8 +41,8 @@ def _amounts(source: Path) -> Sequence[float]:
     return column
 
 
-def _where(condition: str, size: int, slide: int) -> Asked:
-    def asked(stream: DataFrame) -> DataFrame:
+def _where(condition: str, size: int, slide: int) -> MakeQuery:
+    def make(stream: DataFrame) -> DataFrame:
         return aggregation(stream.where(condition), size, slide)
 
-    return asked
+    return make

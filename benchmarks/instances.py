@@ -56,14 +56,14 @@ class Instance:
 
     def run(self, operator: Operator, batch: Columns) -> dict[str, Columns]:
         """The results of the operator for one batch."""
-        told: dict[str, list[Columns]] = {}
+        results: dict[str, list[Columns]] = {}
         count = len(batch[operator.key])
         step = self._cell.at_once or max(1, count)
         for first in range(0, count, step):
             messages = {name: column[first : first + step] for name, column in batch.items()}
             for name, more in self._step(operator, messages).items():
-                told.setdefault(name, []).append(more)
-        return {name: together(parts) for name, parts in told.items()}
+                results.setdefault(name, []).append(more)
+        return {name: together(parts) for name, parts in results.items()}
 
     def _step(self, operator: Operator, messages: Columns) -> dict[str, Columns]:
         keys, at = np.unique(messages[operator.key], return_inverse=True)
@@ -75,9 +75,9 @@ class Instance:
         texts = [b"%d" % key for key in keys.tolist()]
         rows = self._read(operator, places, texts)
         before = rows.copy()
-        told = operator.step(rows, back[at.ravel()], messages)
+        results = operator.step(rows, back[at.ravel()], messages)
         self._write(operator, places, texts, rows, np.flatnonzero(rows != before))
-        return told
+        return results
 
     def _read(self, operator: Operator, places: Ints, texts: Sequence[bytes]) -> Rows:
         wanted = [ReadRequest(bucket, operator.name, texts[first:end]) for bucket, first, end in _runs(places)]
@@ -147,7 +147,7 @@ def _serve(line: Connection) -> None:
     store: BucketStore | None = None
     instance: Instance | None = None
     work: tuple[Operator, list[Columns]] | None = None
-    told: list[dict[str, Columns]] = []
+    results: list[dict[str, Columns]] = []
     while True:
         try:
             verb, *more = line.recv()
@@ -162,9 +162,9 @@ def _serve(line: Connection) -> None:
             elif verb == "take":
                 work = OPERATOR[more[0]], more[1]
             elif verb == "go" and instance is not None and work is not None:
-                told = [instance.run(work[0], batch) for batch in work[1]]
+                results = [instance.run(work[0], batch) for batch in work[1]]
             elif verb == "give" and instance is not None:
-                answer = told, instance.access
+                answer = results, instance.access
             elif verb == "close" and store is not None:
                 store.close()
             line.send(answer)

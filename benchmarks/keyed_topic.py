@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None, results: Path = FOLDER) -> dict[str,
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--events", type=int, default=500_000, help="events per epoch")
     parser.add_argument("--rounds", type=int, default=3)
-    asked = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     found: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as held:
         work = Path(held)
@@ -64,12 +64,12 @@ def main(argv: Sequence[str] | None = None, results: Path = FOLDER) -> dict[str,
             (work / "connections.json").write_text(json.dumps({"bench": {"servers": server.servers}}))
             os.environ[VARIABLE] = str(work / "connections.json")
             for keys in KEYS:
-                produce(server, f"k{keys}", keys, asked.events)
+                produce(server, f"k{keys}", keys, options.events)
                 if keys == KEYS[0]:  # what Java compiles first would be the first pass's cost
-                    measured(spark, work / "warm", keys, asked.events, 1)
-                found |= measured(spark, work, keys, asked.events, asked.rounds)
+                    measured(spark, work / "warm", keys, options.events, 1)
+                found |= measured(spark, work, keys, options.events, options.rounds)
         spark.stop()
-    found["events"] = asked.events
+    found["events"] = options.events
     keep("keyed_topic", found, results)
     return found
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from time import perf_counter
 
 import pandas as pd
-from engines import INSTANCES, STATE, Asked, floor, pond, stream_of
+from engines import INSTANCES, STATE, MakeQuery, floor, pond, stream_of
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from workload import LARGE, PRUNED, SCHEMA, Size, prefix, transactions
@@ -65,14 +65,14 @@ def rollup(events: DataFrame) -> DataFrame:
 def rollup_vs_finest(spark: SparkSession, source: Path, work: Path, events: int) -> float:
     """How much more time a ROLLUP of three columns takes than its finest group."""
     seconds: dict[str, float] = {}
-    for asked in (finest, rollup, finest, rollup):
-        total = pond(spark, source, work / "pond", [asked]).total
-        seconds[asked.__name__] = min(total, seconds.get(asked.__name__, total))
-        print(f"{asked.__name__} in a pond: {events / total / 1e3:.1f} k events/s", flush=True)
+    for make in (finest, rollup, finest, rollup):
+        total = pond(spark, source, work / "pond", [make]).total
+        seconds[make.__name__] = min(total, seconds.get(make.__name__, total))
+        print(f"{make.__name__} in a pond: {events / total / 1e3:.1f} k events/s", flush=True)
     return round(seconds["rollup"] / seconds["finest"], 2)
 
 
-COLUMNS: dict[Asked, tuple[str, ...]] = {medians: PRUNED, sessions: PRUNED, pairs: (*PRUNED, "kind")}
+COLUMNS: dict[MakeQuery, tuple[str, ...]] = {medians: PRUNED, sessions: PRUNED, pairs: (*PRUNED, "kind")}
 """What is read for each."""
 
 
@@ -86,14 +86,14 @@ def in_pandas(events: DataFrame) -> DataFrame:
     return chosen.groupBy("w", "customer").applyInPandas(median, "customer string, m double")
 
 
-def check(spark: SparkSession, source: Path, folder: Path, asked: Asked) -> int:
+def check(spark: SparkSession, source: Path, folder: Path, make: MakeQuery) -> int:
     """Compare a pond's rows with Spark's batch answer; returns how many there are."""
     shutil.rmtree(folder, ignore_errors=True)
     with Pond(spark, folder) as running:
-        running.add("q", asked(stream_of(spark, source)))
+        running.add("q", make(stream_of(spark, source)))
         running.run(once=True, drain=True)
         ours = running.table("q").to_pandas()
-    theirs = asked(spark.read.schema(SCHEMA).parquet(str(source))).toPandas()
+    theirs = make(spark.read.schema(SCHEMA).parquet(str(source))).toPandas()
     both = []
     for frame in (ours, theirs):
         frame["start"] = [window["start"] for window in frame.pop("window")]
@@ -104,11 +104,11 @@ def check(spark: SparkSession, source: Path, folder: Path, asked: Asked) -> int:
     return len(ours)
 
 
-def streaming(spark: SparkSession, source: Path, folder: Path, asked: Asked) -> float:
+def streaming(spark: SparkSession, source: Path, folder: Path, make: MakeQuery) -> float:
     """Seconds of one plain streaming query with in-memory state."""
     shutil.rmtree(folder, ignore_errors=True)
     spark.conf.set("spark.sql.streaming.stateStore.providerClass", STATE["memory"])
-    rows = asked(stream_of(spark, source)).writeStream.format("noop").outputMode("append")
+    rows = make(stream_of(spark, source)).writeStream.format("noop").outputMode("append")
     began = perf_counter()
     rows.option("checkpointLocation", str(folder)).trigger(availableNow=True).start().awaitTermination()
     return perf_counter() - began
@@ -137,21 +137,21 @@ def main(size: Size = LARGE) -> dict[str, float]:
                   f" {figures[key]:.1f} x", flush=True)  # fmt: skip
 
         few = prefix(source, max(1, size.files // 4), work / "few")
-        for asked in (medians, sessions, pairs):
-            rows = check(spark, few, work / "pond", asked)
-            print(f"{asked.__name__}: {rows} rows equal Spark's own batch answer", flush=True)
-            pond(spark, few, work / "pond", [asked])  # warms the workers
-            ours = size.events / min(pond(spark, source, work / "pond", [asked]).total for _ in range(2))
-            print(f"{asked.__name__} in a pond: {ours / 1e3:.1f} k events/s", flush=True)
-            if asked is medians:
+        for make in (medians, sessions, pairs):
+            rows = check(spark, few, work / "pond", make)
+            print(f"{make.__name__}: {rows} rows equal Spark's own batch answer", flush=True)
+            pond(spark, few, work / "pond", [make])  # warms the workers
+            ours = size.events / min(pond(spark, source, work / "pond", [make]).total for _ in range(2))
+            print(f"{make.__name__} in a pond: {ours / 1e3:.1f} k events/s", flush=True)
+            if make is medians:
                 read = spark.read.schema(SCHEMA).parquet(str(few))
                 files = max(1, size.files // 4)
                 compared("medians by applyInPandas, batch", "medians_vs_pandas", ours, files, batch(in_pandas(read)))
-            seconds = min(streaming(spark, source, work / "plain", asked) for _ in range(2))
-            compared(f"{asked.__name__}, plain streaming", f"{asked.__name__}_vs_streaming", ours, size.files, seconds)
-            bound = min(floor(spark, source, work / "floor", [], COLUMNS[asked]).total for _ in range(2))
-            figures[f"{asked.__name__}_floor_vs_streaming"] = round(seconds / bound, 2)
-            print(f"{asked.__name__}: the floor is {seconds / bound:.1f} x plain streaming", flush=True)
+            seconds = min(streaming(spark, source, work / "plain", make) for _ in range(2))
+            compared(f"{make.__name__}, plain streaming", f"{make.__name__}_vs_streaming", ours, size.files, seconds)
+            bound = min(floor(spark, source, work / "floor", [], COLUMNS[make]).total for _ in range(2))
+            figures[f"{make.__name__}_floor_vs_streaming"] = round(seconds / bound, 2)
+            print(f"{make.__name__}: the floor is {seconds / bound:.1f} x plain streaming", flush=True)
         figures["rollup_vs_finest"] = rollup_vs_finest(spark, source, work, size.events)
     print(json.dumps(figures))
     return figures

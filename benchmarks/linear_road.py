@@ -5,7 +5,7 @@ Semantics of the Linear Road specification (Arasu et al., VLDB 2004); minute m h
   * two vehicles stopped at one place are an *accident* until one of them reports another place;
   * the speed of a segment in a minute is the mean over its vehicles of the mean of their reports; LAV of minute m is
     the mean of that over the minutes m - 5 … m - 1 that have any;
-  * a vehicle that enters a segment in minute m, not by the exit lane, is told the toll 2 (cars - 50)², `cars` being the
+  * a vehicle that enters a segment in minute m, not by the exit lane, gets the toll 2 (cars - 50)², `cars` being the
     vehicles of minute m - 1, if LAV < 40 and cars > 50 and there was no accident at the end of minute m - 1 in the
     segment or the next four downstream; else the toll is 0;
   * it is charged when it goes on to another segment, not when it leaves by the exit lane.
@@ -90,14 +90,14 @@ def vehicles(rows: Rows, at: Ints, reports: Columns) -> dict[str, Columns]:
     again = ~entered & (old["minute"] == reports["minute"])
     count = np.where(again, old["reports"], 0) + 1
     speeds = np.where(again, old["speeds"], 0) + speed
-    told = np.where(again, old["speeds"] / np.maximum(old["reports"], 1), 0.0)
+    before = np.where(again, old["speeds"] / np.maximum(old["reports"], 1), 0.0)
     rows["place"][at], rows["road"][at], rows["minute"][at] = place, road, reports["minute"]
     rows["speeds"][at], rows["reports"][at], rows["same"][at] = speeds, count, same
     stops = np.concatenate([place[began], old["place"][ended]])
     changes = np.concatenate([np.ones(began.sum(), np.int64), -np.ones(ended.sum(), np.int64)])
     leaves = reports["lane"] == EXIT
     segment = {
-        "road": road, "minute": reports["minute"], "speeds": speeds / count - told, "cars": (~again).astype(np.int64),
+        "road": road, "minute": reports["minute"], "speeds": speeds / count - before, "cars": (~again).astype(np.int64),
         "accidents": np.zeros(len(at), np.int64), "vid": reports["vid"], "asks": entered & ~leaves,
         "tells": entered | leaves, "charges": entered,
     }  # fmt: skip
@@ -160,13 +160,13 @@ def segments(rows: Rows, at: Ints, messages: Columns) -> dict[str, Columns]:
 
 def accounts(rows: Rows, at: Ints, messages: Columns) -> dict[str, Columns]:
     """Charges, each vehicle at most once, then requests, answered with balances after the batch's charges."""
-    asked = messages["request"]
-    to = at[~asked]
-    rows["balance"][to] += np.where(messages["charges"][~asked], rows["pending"][to], 0)
-    rows["pending"][to] = messages["toll"][~asked]
+    requested = messages["request"]
+    to = at[~requested]
+    rows["balance"][to] += np.where(messages["charges"][~requested], rows["pending"][to], 0)
+    rows["pending"][to] = messages["toll"][~requested]
     return {
-        "told": {"vid": messages["vid"][~asked], "toll": messages["toll"][~asked]},
-        "balances": {"vid": messages["vid"][asked], "balance": rows["balance"][at[asked]].copy()},
+        "tolls": {"vid": messages["vid"][~requested], "toll": messages["toll"][~requested]},
+        "balances": {"vid": messages["vid"][requested], "balance": rows["balance"][at[requested]].copy()},
     }
 
 

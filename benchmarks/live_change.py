@@ -84,10 +84,10 @@ SMALL = Size(Load(2_000, 200, 0.25), 0.02, 0.3, 0.3, 1, 1, 1, (5,), 1, epochs=1,
 
 
 class Made(NamedTuple):
-    """A change: its kind, when it was asked, when it was accepted, its record, until when it counts."""
+    """A change: its kind, when it was requested, when it was accepted, its record, until when it counts."""
 
     kind: str
-    asked: float
+    began: float
     accepted: float
     n: int
     until: float
@@ -129,7 +129,7 @@ def main(size: Size = LARGE, results: Path = FOLDER) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="millpond-bench-") as scratch:
         work = Path(scratch)
         seen = _Changing(spark, work, size).run()
-        figures, broken = told(seen)
+        figures, broken = figures_of(seen)
         _draw(seen, results / "live_change.svg")
         shutil.rmtree(work / "pond")
         restarted, plain_mb = restarts(spark, work, size)
@@ -155,8 +155,8 @@ class _Changing:
         self._pond.add("hourly", _sql("customer", "1 hour", "max(amount) AS most", delay=PATIENCE), sink=Sink("noop"))
         self._pond.add("spend", _spend(), sink=Sink("noop"))
         for seconds in size.others:
-            asked, served = _sql("country", f"{seconds} seconds"), seconds == size.others[0]
-            self._pond.add(f"country{seconds}", asked, sink=Sink("noop"), serve=served)
+            text, served = _sql("country", f"{seconds} seconds"), seconds == size.others[0]
+            self._pond.add(f"country{seconds}", text, sink=Sink("noop"), serve=served)
         self._pond.open()
         self._driver: Any = self._pond._lifetime.opened.driver
 
@@ -176,7 +176,7 @@ class _Changing:
         return Seen(
             [one._replace(began=of(one.began), ended=of(one.ended)) for one in self._epochs],
             [one._replace(at=of(one.at)) for one in self._load.arrived],
-            [one._replace(asked=of(one.asked), accepted=of(one.accepted), until=of(one.until)) for one in self._made],
+            [one._replace(began=of(one.began), accepted=of(one.accepted), until=of(one.until)) for one in self._made],
             [(of(a), of(b)) for a, b in self._quiet],
             state,
             self._time.stolen,
@@ -247,7 +247,7 @@ class _Changing:
     def _step(self, kind: str, call: Callable[[], object]) -> None:
         fewer = self._epochs[-1].instances < CORES
         self._quiet.append((perf_counter(), self._rested((LONGER if fewer else 1) * self._size.before_s)))
-        asked, accepted = perf_counter(), list[float]()
+        began, accepted = perf_counter(), list[float]()
         ask = self._driver.request
 
         def note(make: object) -> object:
@@ -265,7 +265,7 @@ class _Changing:
             until = self._rested(self._size.after_s)
         if kind == "scale":
             until = self._settle()
-        self._made.append(Made(kind, asked, accepted[0], n, until))
+        self._made.append(Made(kind, began, accepted[0], n, until))
         print(f"{kind}: record {n}, {len(self._epochs)} epochs", flush=True)
 
     def _rested(self, seconds: float) -> float:
@@ -309,7 +309,7 @@ def _spare(turn: int) -> str:
     return f"sum(spare{turn % SPARE}) AS s"
 
 
-def told(seen: Seen) -> tuple[dict[str, float], dict[str, float]]:
+def figures_of(seen: Seen) -> tuple[dict[str, float], dict[str, float]]:
     """The figures of the pond, printed as a table by kind, and by how many seconds each kind interrupts it."""
     quiet = _within(seen, seen.quiet)
     gaps = {one.n: one.ended - before.ended for before, one in zip(seen.epochs, seen.epochs[1:], strict=False)}
@@ -326,12 +326,12 @@ def told(seen: Seen) -> tuple[dict[str, float], dict[str, float]]:
         mine = [one for one in seen.made if one.kind == kind]
         first = [next(epoch for epoch in seen.epochs if epoch.n > one.n) for one in mine]
         effective = median(max(epoch.began - one.accepted, 0.0) for epoch, one in zip(first, mine, strict=True))
-        call = median(one.accepted - one.asked for one in mine)
+        call = median(one.accepted - one.began for one in mine)
         spans = [(one.accepted, one.until) for one in mine]
         during = [one for one in seen.epochs if any(a <= one.ended <= b for a, b in spans)]
         like = _slowest(usual) if kind == "scale" else usual
         after = [one.seconds / like[one.instances][0] for one in during]
-        files = _waits(seen, [(one.asked, one.until) for one in mine])
+        files = _waits(seen, [(one.began, one.until) for one in mine])
         waits = [wait / like[epoch.instances][1] for wait, epoch in files]
         every[0].extend(after), every[1].extend(waits)
         broken[kind] = max(LEAST_S, median(gaps[epoch.n] for epoch in first) - usual_gap)

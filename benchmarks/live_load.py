@@ -144,13 +144,13 @@ class Arrivals:
 class Plain:
     """The same questions as queries of plain Structured Streaming, one each, with state in RocksDB.
 
-    `told` is called with a query's name when a batch of it has ended.
+    `on_batch` is called with a query's name when a batch of it has ended.
     """
 
     def __init__(
-        self, spark: SparkSession, source: Path, folder: Path, told: Callable[[str], None] = lambda _name: None
+        self, spark: SparkSession, source: Path, folder: Path, on_batch: Callable[[str], None] = lambda _name: None
     ) -> None:
-        self._spark, self._source, self._folder, self._told = spark, source, folder, told
+        self._spark, self._source, self._folder, self._on_batch = spark, source, folder, on_batch
         self.ended: dict[str, list[float]] = {}
         self.running: dict[str, StreamingQuery] = {}
         spark.conf.set(
@@ -165,7 +165,7 @@ class Plain:
         def batch(frame: DataFrame, _number: int) -> None:
             frame.write.format("noop").mode("overwrite").save()
             ended.append(perf_counter())
-            self._told(name)
+            self._on_batch(name)
 
         rows = made(self._spark.readStream.schema(SCHEMA).parquet(str(self._source)))
         writer = rows.writeStream.foreachBatch(batch).outputMode("append").trigger(processingTime="0 seconds")

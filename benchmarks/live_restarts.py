@@ -36,8 +36,8 @@ def restarts(spark: SparkSession, work: Path, size: Size) -> tuple[dict[str, flo
                 plain.wait("hourly", size.batches)
                 ended = plain.ended["hourly"]
                 usual, count = median(np.diff([time.of(at) for at in ended[-size.batches :]])), len(ended)
-                told_last = plain.running["hourly"].lastProgress
-                state = told_last["stateOperators"][0]["memoryUsedBytes"] / 1e6 if told_last else state
+                progress = plain.running["hourly"].lastProgress
+                state = progress["stateOperators"][0]["memoryUsedBytes"] / 1e6 if progress else state
                 if partitions:  # needs a checkpoint without a planned batch
                     load.hold()
                     plain.running["hourly"].processAllAvailable()

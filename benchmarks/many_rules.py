@@ -62,23 +62,24 @@ def main(argv: Sequence[str] | None = None, results: Path = FOLDER) -> dict[str,
     parser.add_argument("--small", action="store_true", help="epochs of 20,000 events")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--alone", action="store_true", help="one count, in this process")
-    asked = parser.parse_args(argv)
-    if asked.alone:
-        found = measured(asked.counts[0], TRICKLE if asked.small else LARGE, asked.files, asked.profile)
+    options = parser.parse_args(argv)
+    if options.alone:
+        found = measured(options.counts[0], TRICKLE if options.small else LARGE, options.files, options.profile)
         print(json.dumps(found))
         return found
-    told: dict[str, float] = {}
-    passed_on = ["--files", str(asked.files), *(f"--{name}" for name in ("small", "profile") if getattr(asked, name))]
-    for count in asked.counts:
+    figures: dict[str, float] = {}
+    flags = [f"--{name}" for name in ("small", "profile") if getattr(options, name)]
+    passed_on = ["--files", str(options.files), *flags]
+    for count in options.counts:
         program = [sys.executable, __file__, "--alone", "--counts", str(count), *passed_on]
         lines = subprocess.run(program, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
         print(*lines[:-1], sep="\n", end="\n" if lines[1:] else "")
         one = json.loads(lines[-1])
         print(f"{count:>6} rules: " + ", ".join(f"{name} {value:,.3f}" for name, value in one.items()), flush=True)
-        told |= {f"rules_{count}_{name}": value for name, value in one.items()}
-    if not asked.profile:
-        keep("many_rules_small" if asked.small else "many_rules", told, results)
-    return told
+        figures |= {f"rules_{count}_{name}": value for name, value in one.items()}
+    if not options.profile:
+        keep("many_rules_small" if options.small else "many_rules", figures, results)
+    return figures
 
 
 def rules(count: int) -> list[Query]:
@@ -139,7 +140,7 @@ def measured(count: int, size: Size, files: int, profile: bool) -> dict[str, flo
     with tempfile.TemporaryDirectory(prefix="millpond-rules-") as scratch:
         began = process_time()
         pond = ChangingPond(Path(scratch), [Stream("s", FIELDS)], rules(count), instances=2)
-        told: dict[str, list[float]] = {"plan_s": [process_time() - began]}
+        seconds: dict[str, list[float]] = {"plan_s": [process_time() - began]}
         clock.watch()
         newest = _Newest()
         pond.follow(newest)
@@ -156,11 +157,11 @@ def measured(count: int, size: Size, files: int, profile: bool) -> dict[str, flo
             if number:
                 one = {"epoch_s": took, "gather_s": clock.gather, "fold_s": clock.fold}
                 one["driver_s"] = took - clock.gather - clock.fold
-                for name, value in (one | newest.told).items():
-                    told.setdefault(name, []).append(float(value))
+                for name, value in (one | newest.sizes).items():
+                    seconds.setdefault(name, []).append(float(value))
     if profile:
         pstats.Stats(watched).sort_stats("tottime").print_stats(30)
-    found = {name: statistics.median(values) for name, values in told.items()}
+    found = {name: statistics.median(values) for name, values in seconds.items()}
     return found | {"peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
@@ -170,7 +171,7 @@ class _Newest:
     name = "newest"
 
     def __init__(self) -> None:
-        self.told: dict[str, float] = {}
+        self.sizes: dict[str, float] = {}
         self._cursor = -1
 
     def cursor(self) -> int:
@@ -184,7 +185,7 @@ class _Newest:
             counts = record.record.counts
             rows = sum(found.get("rows", 0) for found in counts.values())
             state = sum(section.size for section in manifest.sections.values() if section.kind == "segment")
-            self.told = {"packets_mb": counts["*"].get("bytes_moved", 0) / 1e6, "rows": rows, "state_mb": state / 1e6}
+            self.sizes = {"packets_mb": counts["*"].get("bytes_moved", 0) / 1e6, "rows": rows, "state_mb": state / 1e6}
 
 
 if __name__ == "__main__":

@@ -45,13 +45,13 @@ class Places:
 
 def measure(spark: SparkSession, work: Path, places: Places, size: Size, turns: int, files: int) -> dict[str, float]:
     """Run both kinds of ponds in turns."""
-    source, asked = transactions(size), aggregations(windows(QUERIES))
+    source, queries = transactions(size), aggregations(windows(QUERIES))
     seconds: dict[str, list[float]] = {"folder": [], "bucket": []}
     steps: dict[str, list[float]] = {"folder": [], "bucket": []}
-    pond(spark, source, work / "warm", asked)
+    pond(spark, source, work / "warm", queries)
     for _ in range(turns):
         for kind, place in places.next().items():
-            run = pond(spark, source, place, asked)
+            run = pond(spark, source, place, queries)
             seconds[kind] += run.seconds[1:]
             steps[kind] += [step["commit"] for step in run.steps[1:]]
             print(f"{kind}: {median(run.seconds[1:]):.3f} s an epoch, commit {median(steps[kind]):.3f} s", flush=True)
@@ -74,12 +74,12 @@ def measure(spark: SparkSession, work: Path, places: Places, size: Size, turns: 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--small", action="store_true", help="few events, once, and nothing is kept")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     with S3Server() as server, tempfile.TemporaryDirectory(prefix="millpond-bench-") as made:
         os.environ.update(server.environment)  # before Java starts, whose workers inherit it
         spark, work = spark_session(f"local[{INSTANCES}]", driver_memory="4g"), Path(made)
         places = Places(work, server.bucket())
-        if asked.small:
+        if options.small:
             keep("object_store", measure(spark, work, places, SMALL, 1, 12), work)
         else:
             keep("object_store", measure(spark, work, places, EVENTS, 2, 30), FOLDER)

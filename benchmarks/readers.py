@@ -28,19 +28,19 @@ def main(address: str, customers: int, queries: int) -> None:
     print("ready", flush=True)
     sys.stdin.readline()
     took, found, began = [], 0, time.perf_counter()
-    while not _told():
+    while not _stop_requested():
         number = dice.randrange(customers)
         wanted = ReadRequest(int(buckets[number]), f"q{dice.randrange(queries)}", [names[number].as_py().encode()])
-        asked = time.perf_counter()
+        began_read = time.perf_counter()
         found += store.read_many([wanted])[0].values[0] is not None
-        took.append((time.perf_counter() - asked) * 1e3)
+        took.append((time.perf_counter() - began_read) * 1e3)
         time.sleep(max(0.0, began + len(took) / PER_SECOND - time.perf_counter()))
     p50, p99 = np.percentile(took, [50, 99])
     print(json.dumps({"reads": len(took), "found": found, "p50_ms": p50, "p99_ms": p99}), flush=True)
     store.close()
 
 
-def _told() -> bool:
+def _stop_requested() -> bool:
     return bool(select.select([sys.stdin], [], [], 0)[0])
 
 

@@ -104,7 +104,7 @@ class Bench:
         batch = self._spark.read.schema(SCHEMA).parquet(str(source))
         newest = batch.agg({"ts": "max"}).first()[0]
         rows = [
-            _digests(pattern, _asked(batch, pattern).where(f"window.end <= timestamp'{newest}'").toArrow())
+            _digests(pattern, _pattern(batch, pattern).where(f"window.end <= timestamp'{newest}'").toArrow())
             for pattern in range(patterns)
         ]
         return sum(map(len, rows)), reduce(int.__xor__, (one for some in rows for one in some))
@@ -118,15 +118,15 @@ class Bench:
         self._spark.conf.set(provider, STATE[ROCKSDB])
         running = []
         for pattern in range(patterns):
-            writer = _asked(self._stream(source), pattern).writeStream.format("noop").outputMode("append")
+            writer = _pattern(self._stream(source), pattern).writeStream.format("noop").outputMode("append")
             writer = writer.option("checkpointLocation", str(folder / str(pattern)))
             running.append(writer.trigger(availableNow=True).start())
         size, seconds = 0, []
         for query in running:
             query.awaitTermination()
-            told = query.recentProgress
-            size += max(one["stateOperators"][0]["customMetrics"]["rocksdbSstFileSize"] for one in told)
-            seconds += [one["durationMs"]["triggerExecution"] / 1e3 for one in told[1:] if one["numInputRows"]]
+            progress = query.recentProgress
+            size += max(one["stateOperators"][0]["customMetrics"]["rocksdbSstFileSize"] for one in progress)
+            seconds += [one["durationMs"]["triggerExecution"] / 1e3 for one in progress[1:] if one["numInputRows"]]
         self._spark.conf.unset(provider)
         return Kept(size, fmean(seconds))
 
@@ -141,7 +141,7 @@ class Bench:
         ) as pond:
             for pattern in range(patterns):
                 sink = Sink("memory" if look else "noop")
-                pond.add(f"q{pattern}", _asked(self._stream(source), pattern), sink=sink, serve=kind != "memory")
+                pond.add(f"q{pattern}", _pattern(self._stream(source), pattern), sink=sink, serve=kind != "memory")
             pond.run()
             pond.settle(timeout=300.0)
             seconds = (perf_counter() - marks[0]) / max(1, len(marks) - 1)
@@ -158,7 +158,7 @@ class Bench:
         return Kept(size, seconds, len(found), reduce(int.__xor__, found, 0))
 
 
-def _asked(events: DataFrame, pattern: int) -> DataFrame:
+def _pattern(events: DataFrame, pattern: int) -> DataFrame:
     """Pattern i as a query."""
     window = F.window("ts", f"{SIZE_US // 1_000_000} seconds", f"{SLIDE_US // 1_000_000} seconds")
     chosen = events.where(F.col("kind") != excluded(pattern))
@@ -175,8 +175,8 @@ def _process(kind: str, patterns: int, source: Path, address: str) -> Kept:
     """A cell in a process of its own."""
     words = [sys.executable, str(Path(__file__).with_name("kept.py")), kind, str(patterns), str(source), address]
     environment = {**os.environ, **QUIET, "PYTHONPATH": os.pathsep.join(sys.path)}
-    told = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True, env=environment).stdout
-    found: dict[str, Any] = json.loads(told.splitlines()[-1])
+    output = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True, env=environment).stdout
+    found: dict[str, Any] = json.loads(output.splitlines()[-1])
     return Kept(found["heap"] + found["stored"], fmean(found["seconds"][1:]), found["results"], found["digest"])
 
 

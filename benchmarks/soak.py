@@ -3,7 +3,7 @@
     python benchmarks/soak.py --minutes 20
 
 A generator pays at a steady pace: some events are late, some no JSON, some filtered. `millpond run` answers two
-queries: a row per event of a kind, from which latency is told (from produce to a consumer of committed records), and
+queries: a row per event of a kind, from which latency is taken (from produce to a consumer of committed records), and
 sums by window and key. Something is killed again and again, in a random order: `kill -9` of the driver, which is
 started again, of a Python worker, and of the broker, which comes back. Then the generator ends, the rest is taken, and
 what was produced is compared with what came out: read = applied + late + dead + filtered, by the log; each row exactly
@@ -109,8 +109,8 @@ class Reader(threading.Thread):
         super().__init__()
         self._quick = quick
         self.all_ms: list[float] = []
-        self.calm_ms: list[float] = []
-        self.calm_since: float | None = None
+        self.quiet_ms: list[float] = []
+        self.quiet_since: float | None = None
         """When an answer was last quick after the last kill; None: none was yet."""
         self._server, self._ended = server, threading.Event()
 
@@ -125,11 +125,11 @@ class Reader(threading.Thread):
             now = time.time()
             sent = json.loads(message.value())["sent"] / 1e6
             self.all_ms.append((now - sent) * 1e3)
-            calm = self.calm_since
-            if calm is not None and sent >= calm:
-                self.calm_ms.append(self.all_ms[-1])
-            elif calm is None and now - sent < self._quick:
-                self.calm_since = now
+            quiet = self.quiet_since
+            if quiet is not None and sent >= quiet:
+                self.quiet_ms.append(self.all_ms[-1])
+            elif quiet is None and now - sent < self._quick:
+                self.quiet_since = now
         consumer.close()
 
     def end(self) -> None:
@@ -286,7 +286,7 @@ def _disturb(
         driver.start()
         driver.measure()
         files.append((time.monotonic(), sum(len(names) for _, _, names in os.walk(folder / "pond"))))
-        if reader.calm_since is not None and time.time() - reader.calm_since > due[0]:
+        if reader.quiet_since is not None and time.time() - reader.quiet_since > due[0]:
             order = order or dice.sample(["driver", "worker", "broker"], 3)
             what = order[-1]
             if what == "broker":
@@ -300,7 +300,7 @@ def _disturb(
                 continue
             print(f"{time.monotonic() - began:6.0f} s: kill -9 of {order.pop()}", flush=True)
             kills[what] += 1
-            reader.calm_since, due[0] = None, dice.uniform(0.5, 1.5) * pause
+            reader.quiet_since, due[0] = None, dice.uniform(0.5, 1.5) * pause
         time.sleep(1)
     return kills
 
@@ -320,9 +320,9 @@ def _counts(pond: Path) -> dict[str, Any]:
 def _unconserved(counts: dict[str, Any], events: list[Message], folder: Path) -> Iterator[str]:
     broken = sum(event.value == b"oops" for event in events)
     for query in ("spend", "big"):
-        told: EventCounts = counts[query]
-        if told.read != len(events) or told.read != told.applied + told.late + told.dead + told.filtered:
-            yield f"{query} counts {told}, of {len(events)} events"
+        count: EventCounts = counts[query]
+        if count.read != len(events) or count.read != count.applied + count.late + count.dead + count.filtered:
+            yield f"{query} counts {count}, of {len(events)} events"
     letters = sum(kind.letters for kind in kinds(folder / "dead"))
     if letters != broken:
         yield f"there are {letters} dead letters of {broken} broken events"
@@ -344,21 +344,21 @@ def _differences(events: list[Message], answers: list[Message]) -> Iterator[str]
     with duckdb.connect() as connection:
         connection.register("events", pa.Table.from_pylist(wanted))
         expected = {(customer, s): (n, int(total)) for customer, s, n, total in connection.execute(SPEND).fetchall()}
-    told: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    emitted: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for answer in answers:
         row = json.loads(answer.value or b"")
         if answer.headers["query"] == b"big":
             big[row["id"]] -= 1
             continue
         start_us = round(datetime.fromisoformat(row["s"].replace("Z", "+00:00")).timestamp() * 1e6)
-        told.setdefault((row["customer"], start_us), []).append((row["n"], row["total"]))
-    twice = sum(len(rows) > 1 for rows in told.values())
+        emitted.setdefault((row["customer"], start_us), []).append((row["n"], row["total"]))
+    twice = sum(len(rows) > 1 for rows in emitted.values())
     if twice:
         yield f"{twice} rows of spend came more than once"
-    other = [key for key in {*expected, *told} if told.get(key, [None])[0] != expected.get(key)]
+    other = [key for key in {*expected, *emitted} if emitted.get(key, [None])[0] != expected.get(key)]
     if other:
         first = other[0]
-        yield f"{len(other)} rows of spend differ, such as {first}: {told.get(first)} for {expected.get(first)}"
+        yield f"{len(other)} rows of spend differ, such as {first}: {emitted.get(first)} for {expected.get(first)}"
     missing, repeated = sum(max(0, n) for n in big.values()), sum(max(0, -n) for n in big.values())
     if missing or repeated:
         yield f"of big {missing} rows are missing, {repeated} came again"
@@ -366,7 +366,7 @@ def _differences(events: list[Message], answers: list[Message]) -> Iterator[str]
 
 def _latencies(reader: Reader) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
-    for name, taken in (("", reader.calm_ms), ("_with_outages", reader.all_ms)):
+    for name, taken in (("", reader.quiet_ms), ("_with_outages", reader.all_ms)):
         both = np.percentile(taken, [50, 99]).round().tolist() if taken else [None, None]
         found |= {f"p50_ms{name}": both[0], f"p99_ms{name}": both[1]}
     return found
@@ -394,17 +394,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--rate", type=float, default=300, help="events a second")
-    parser.add_argument("--pause", type=float, default=20, help="seconds of calm before something is killed")
+    parser.add_argument("--pause", type=float, default=20, help="seconds without a failure before something is killed")
     parser.add_argument("--quick", type=float, default=5, help="seconds in which an answer comes when all is well")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--memory", default="1g", help="heap of the driver's JVM")
     parser.add_argument("--folder", type=Path, help="keep all files here [default: a temporary folder]")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left running
     with tempfile.TemporaryDirectory() as temporary:
-        folder = asked.folder or Path(temporary)
+        folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        found = soak(folder, asked.minutes, asked.rate, asked.pause, asked.quick, asked.seed, asked.memory)
+        found = soak(folder, options.minutes, options.rate, options.pause, options.quick, options.seed, options.memory)
     for line in found.wrong:
         print(f"WRONG: {line}")
     print(json.dumps(found.figures))

@@ -93,10 +93,10 @@ def _reader(server: RedisServer, customers: int, figures: dict[str, float]) -> I
         print("go", file=running.stdin, flush=True)
         yield
         print("end", file=running.stdin, flush=True)
-        told = json.loads(running.stdout.readline())
-    assert told["found"] > 0, "nothing was there to be read"
-    print(f"read   {told['reads']:,} look-ups, {told['found']:,} rows, p99 {told['p99_ms']:.1f} ms", flush=True)
-    figures |= {"read_p50_ms": told["p50_ms"], "read_p99_ms": told["p99_ms"]}
+        reads = json.loads(running.stdout.readline())
+    assert reads["found"] > 0, "nothing was there to be read"
+    print(f"read   {reads['reads']:,} look-ups, {reads['found']:,} rows, p99 {reads['p99_ms']:.1f} ms", flush=True)
+    figures |= {"read_p50_ms": reads["p50_ms"], "read_p99_ms": reads["p99_ms"]}
 
 
 def _pass(spark: SparkSession, source: Path, folder: Path, store: str) -> Pass:
@@ -129,8 +129,8 @@ def _pond(
 ) -> Pond:
     made = Pond(spark, folder, store=store, on_epoch=committed)
     stream = stream_of(spark, source)
-    for number, asked in enumerate(aggregations(windows(QUERIES))):
-        made.add(f"q{number}", asked(stream), sink=Sink("noop"), serve=True)
+    for number, make in enumerate(aggregations(windows(QUERIES))):
+        made.add(f"q{number}", make(stream), sink=Sink("noop"), serve=True)
     return made
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from engines import Asked, aggregation
+from engines import MakeQuery, aggregation
 from workload import WINDOWS
 
 KEYS = (
@@ -22,7 +22,7 @@ COLUMNS = ("ts", "customer", "merchant", "card", "country", "kind", "amount")
 """What the queries read."""
 
 
-def unlike() -> list[Asked]:
+def unlike() -> list[MakeQuery]:
     """One aggregation per window and key."""
     return [
         partial(aggregation, size=size, slide=slide, keys=keys)

@@ -47,9 +47,9 @@ def main(path: str) -> None:
         for statement in one["inserts"]:
             together.add_insert_sql(statement)
         _wait_until_free(port)
-        told = _Job(f"http://127.0.0.1:{port}").run(together.execute(), one["seconds"], last)
+        end = _Job(f"http://127.0.0.1:{port}").run(together.execute(), one["seconds"], last)
         if last:
-            print("@" + json.dumps({"mark": "end", **told}), flush=True)
+            print("@" + json.dumps({"mark": "end", **end}), flush=True)
 
 
 def _wait_until_free(port: int) -> None:
@@ -87,18 +87,18 @@ class _Job:
             if began and time.time() - began > seconds:
                 self._note_state(job)
                 scans = self._read(job, state)
-                told = {"events": max(scans.values(), default=0), "scans": scans, "whole": False}
-                told["seconds"] = time.time() - began
+                end = {"events": max(scans.values(), default=0), "scans": scans, "whole": False}
+                end["seconds"] = time.time() - began
                 client.cancel().result()
-                return {**told, "began": began, "state_bytes": self._bytes}
+                return {**end, "began": began, "state_bytes": self._bytes}
             self._note_state(job)
             time.sleep(EVERY)
         ended = time.time()
         result.wait()
         if not began:
             began = ended - client.get_job_execution_result().result().get_net_runtime() / 1e3
-        told = {"events": None, "whole": True, "seconds": ended - began}
-        return {**told, "began": began, "state_bytes": self._bytes}
+        end = {"events": None, "whole": True, "seconds": ended - began}
+        return {**end, "began": began, "state_bytes": self._bytes}
 
     def _note_state(self, job: str) -> None:
         found = self._get(f"{job}/checkpoints")

@@ -91,23 +91,23 @@ def main(argv: Sequence[str] | None = None, results: Path = FOLDER) -> dict[str,
     parser = argparse.ArgumentParser(description="How a pond grows.")
     parser.add_argument("--curves", type=lambda text: text.split(","), default=list(CURVES))
     parser.add_argument("--small", action="store_true", help="5,000 events an epoch, to see that it works")
-    asked = parser.parse_args(argv)
-    size = SMALL if asked.small else LARGE
+    options = parser.parse_args(argv)
+    size = SMALL if options.small else LARGE
     spark = spark_session(f"local[{INSTANCES}]", driver_memory="4g")
     found: dict[str, list[Point]] = {}
     with tempfile.TemporaryDirectory(prefix="millpond-growth-") as scratch:
         work = Path(scratch)
         measure(spark, Shape(1_000), 60, size, work, 0)  # warms the JVM and the workers
-        for curve in asked.curves:
+        for curve in options.curves:
             found[curve] = []
             for x, shape, length in CURVES[curve](size):
                 found[curve].append(measure(spark, shape, length, size, work, x))
                 print(_line(curve, found[curve][-1]), flush=True)
-    told = figures(found)
-    if not asked.small:
+    named = figures(found)
+    if not options.small:
         draw(results / "growth.svg", "One query, one thing varied", panels(found))
-    leave("growth", told, None if asked.small else results)
-    return told
+    leave("growth", named, None if options.small else results)
+    return named
 
 
 Place = tuple[float, Shape, int]
@@ -220,14 +220,14 @@ def panels(found: dict[str, list[Point]]) -> list[Panel]:
 
 def figures(found: dict[str, list[Point]]) -> dict[str, float]:
     """Events/s, seconds of an epoch and bytes of state at each place."""
-    told: dict[str, float] = {}
+    named: dict[str, float] = {}
     for curve, points in found.items():
         for at in points:
             name = f"{curve}_{at.x:.10g}"
-            told[f"{name}_events_s"] = round(at.events / at.epoch_s)
-            told[f"{name}_epoch_s"] = round(at.epoch_s, 3)
-            told[f"{name}_kept_mb"] = round(at.kept_mb, 3)
-    return told
+            named[f"{name}_events_s"] = round(at.events / at.epoch_s)
+            named[f"{name}_epoch_s"] = round(at.epoch_s, 3)
+            named[f"{name}_kept_mb"] = round(at.kept_mb, 3)
+    return named
 
 
 if __name__ == "__main__":

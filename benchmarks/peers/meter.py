@@ -32,7 +32,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 class Measured(NamedTuple):
     """One run of a program: `seconds`, `cpu` and `peak_mb` between its marks, `whole` and `whole_cpu` from its start to
-    its end; `told` is what the marks of its end say, one dictionary for each of its processes that wrote one.
+    its end; `ends`: the marks of its end, one dictionary for each of its processes that wrote one.
     """
 
     seconds: float
@@ -40,7 +40,7 @@ class Measured(NamedTuple):
     peak_mb: float
     whole: float
     whole_cpu: float
-    told: Sequence[Mapping[str, Any]]
+    ends: Sequence[Mapping[str, Any]]
 
 
 class Failed(Exception):
@@ -79,11 +79,11 @@ def measured(
         if watch.begin is None or watch.end is None:
             errors.seek(0)
             raise Failed("\n".join([*printed, *errors.read().splitlines()[-40:]]))
-    (begin, cpu), (end, later), told = watch.begin, watch.end, watch.told[-1]
-    if "began" in told:
-        cpu = float(np.interp(told["began"], *zip(*watch.so_far, strict=True)))
-    seconds = told.get("seconds", end - begin)
-    return Measured(seconds, later - cpu, watch.peak / 1e6, time.perf_counter() - began, watch.cpu(), watch.told)
+    (begin, cpu), (end, later), mark = watch.begin, watch.end, watch.ends[-1]
+    if "began" in mark:
+        cpu = float(np.interp(mark["began"], *zip(*watch.so_far, strict=True)))
+    seconds = mark.get("seconds", end - begin)
+    return Measured(seconds, later - cpu, watch.peak / 1e6, time.perf_counter() - began, watch.cpu(), watch.ends)
 
 
 def _marks(lines: IO[str], watch: _Watch, begun: Callable[[], None]) -> list[str]:
@@ -93,16 +93,16 @@ def _marks(lines: IO[str], watch: _Watch, begun: Callable[[], None]) -> list[str
         if not line.startswith("@"):
             printed = [*printed[-20:], line.rstrip()]
             continue
-        told = json.loads(line[1:])
+        mark = json.loads(line[1:])
         watch.sample()
-        if told["mark"] == "begin":
+        if mark["mark"] == "begin":
             if watch.begin is None:
                 begun()
                 watch.begin, watch.peak = (time.perf_counter(), watch.cpu()), 0
                 watch.sample()
         else:
             watch.end = (time.perf_counter(), watch.cpu())
-            watch.told.append(told)
+            watch.ends.append(mark)
             if not watch.last.is_alive():
                 watch.last.start()
     return printed
@@ -117,7 +117,7 @@ class _Watch:
         """CPU of all processes by the clock, each time it was sampled."""
         self.begin: tuple[float, float] | None = None
         self.end: tuple[float, float] | None = None
-        self.peak, self.told, self.ended = 0, list[Mapping[str, Any]](), threading.Event()
+        self.peak, self.ends, self.ended = 0, list[Mapping[str, Any]](), threading.Event()
         self.last = threading.Timer(LAST_SECONDS, self.kill)
 
     def run(self) -> None:

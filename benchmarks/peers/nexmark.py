@@ -138,15 +138,15 @@ def one_file(source: Path, kind: str) -> Path:
 
 
 def _cell(query: str, engine: str, names: Sequence[str], size: Sample, found: Measured) -> Cell:
-    told = found.told[-1]
+    end = found.ends[-1]
     read = sum(SHARES[kind] for kind in kinds(names)) * size.events
-    if told["whole"]:
+    if end["whole"]:
         events = read
-    elif "scans" in told:
-        events = read * part_read(names, told["scans"], size)
+    elif "scans" in end:
+        events = read * part_read(names, end["scans"], size)
     else:  # bids are read once more where another column is their time
         twice = SHARES["bid"] * size.events if len(names) > 1 and "q12" in names else 0
-        events = told["events"] * read / (read + twice)
+        events = end["events"] * read / (read + twice)
     return Cell(query, engine, events / found.seconds, events / read, found.cpu / max(1, events) * 1e6, found.peak_mb)
 
 

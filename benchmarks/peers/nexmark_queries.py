@@ -144,8 +144,8 @@ def _tumble(table: str, column: str = "ts") -> str:
     return f"TABLE(TUMBLE(TABLE {table}, DESCRIPTOR({column}), {_TEN}))"
 
 
-def _windows(asked: str) -> str:
-    return f"SELECT {asked}, window_start, window_end FROM"
+def _windows(columns: str) -> str:
+    return f"SELECT {columns}, window_start, window_end FROM"
 
 
 _WINDOW = "GROUP BY {}, window_start, window_end"

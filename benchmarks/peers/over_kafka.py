@@ -5,7 +5,7 @@
 The streaming workloads of HiBench, each answered by a pond, plain Spark (micro-batches one after another) and Flink SQL
 (checkpoint each second, since exactly-once results are seen at checkpoints): *identity* (records go on as they are),
 *repartition* (after a shuffle; a pond's rows have one in any case, SQL of Flink has no word for it), *wordcount*
-(records per visitor so far, told anew), *fixwindow* (records per visitor in ten seconds; latency from their end). As
+(records per visitor so far, updated), *fixwindow* (records per visitor in ten seconds; latency from their end). As
 HiBench does, latency is measured at the topic of results: a reader in this program, `read_committed`, compares the time
 with the newest `made` that a result tells. Plain Spark's sink knows no transactions, so its results may come twice.
 
@@ -89,12 +89,12 @@ def main(argv: Sequence[str] | None = None, results: Path = FOLDER) -> dict[str,
     parser.add_argument("--workloads", type=lambda text: text.split(","), default=list(WORKLOADS))
     parser.add_argument("--engines", type=lambda text: text.split(","), default=list(ENGINES))
     parser.add_argument("--small", action="store_true", help="500 records a second for 30 seconds, to see it work")
-    asked = parser.parse_args(argv)
-    rates, seconds = ((500,), 30.0) if asked.small else (asked.rates, asked.seconds)
+    options = parser.parse_args(argv)
+    rates, seconds = ((500,), 30.0) if options.small else (options.rates, options.seconds)
     cells = []
-    for workload in asked.workloads:
+    for workload in options.workloads:
         for rate in rates:
-            for engine in asked.engines:
+            for engine in options.engines:
                 if (workload, engine) == ("repartition", "flink"):
                     continue
                 try:
@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None, results: Path = FOLDER) -> dict[str,
                 print(line(cells[-1]), flush=True)
     print("\n" + table(cells))
     found = figures(cells)
-    leave("over_kafka", found, None if asked.small else results)
+    leave("over_kafka", found, None if options.small else results)
     return found
 
 
@@ -117,9 +117,9 @@ def run(workload: str, rate: int, engine: str, seconds: float) -> Cell:
     ):
         for topic in ("visits", "answers"):
             broker.create(topic, PARTITIONS)
-        program, asked = _program(engine, workload, broker.servers, seconds + 30, Path(scratch))
+        program, request = _program(engine, workload, broker.servers, seconds + 30, Path(scratch))
         spec = Path(scratch) / "spec.json"
-        spec.write_text(json.dumps(asked))
+        spec.write_text(json.dumps(request))
         there = environment("pond" if engine != "flink" else "flink")
         reader = Reader(broker.servers)
         reader.start()
@@ -136,8 +136,8 @@ def run(workload: str, rate: int, engine: str, seconds: float) -> Cell:
 def _program(engine: str, workload: str, servers: str, seconds: float, folder: Path) -> tuple[Path, dict[str, Any]]:
     beside = Path(__file__).parent
     if engine != "flink":
-        asked = {"engine": engine, "servers": servers, "workload": workload, "seconds": seconds}
-        return beside / "kafka_child.py", asked
+        request = {"engine": engine, "servers": servers, "workload": workload, "seconds": seconds}
+        return beside / "kafka_child.py", request
     options = {**FLINK, **FLINK_STATE["heap"], "execution.checkpointing.dir": f"file://{folder}/checkpoints"}
     options["execution.checkpointing.interval"] = "1s"
     options["table.exec.mini-batch.allow-latency"] = "100ms"
@@ -235,12 +235,12 @@ def latencies(
     """Milliseconds of each result of a record that was made after the first fifth, and the part of the moments of the
     last fifth (tenths of a second, or the windows in it) that any result tells.
     """
-    told, seen = np.asarray(made, np.int64), np.asarray(came, np.float64)
-    inside = (told >= began + seconds * 200) & (told <= began + seconds * 1000)
-    last = told[inside & (told >= began + seconds * 800)]
-    step = _WINDOW_MS if len(told) and (told % _WINDOW_MS == 0).all() else 100
+    made_ms, seen = np.asarray(made, np.int64), np.asarray(came, np.float64)
+    inside = (made_ms >= began + seconds * 200) & (made_ms <= began + seconds * 1000)
+    last = made_ms[inside & (made_ms >= began + seconds * 800)]
+    step = _WINDOW_MS if len(made_ms) and (made_ms % _WINDOW_MS == 0).all() else 100
     due = max(1, int(seconds * 200 // step))
-    return (seen - told)[inside], min(1.0, len(np.unique(last // step)) / due)
+    return (seen - made_ms)[inside], min(1.0, len(np.unique(last // step)) / due)
 
 
 def _cell(workload: str, rate: int, engine: str, seconds: float, reader: Reader, began: float, found: Measured) -> Cell:
@@ -254,7 +254,7 @@ def _cell(workload: str, rate: int, engine: str, seconds: float, reader: Reader,
     cores = found.cpu / found.seconds
     return Cell(
         workload, rate, engine, p50, p99, p999, len(reader.made), answered, cores, found.peak_mb,
-        _steps(found.told[-1]) if engine == "millpond" else (),
+        _steps(found.ends[-1]) if engine == "millpond" else (),
     )  # fmt: skip
 
 

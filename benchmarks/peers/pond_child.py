@@ -62,9 +62,9 @@ def run(spark: SparkSession, folder: Path, one: dict[str, Any], marked: bool) ->
         kept = sum(section.size for section in live if section.kind in ("segment", "keys"))
         if whole:
             pond.drain()
-        told = {"events": taken, "rows": rows, "whole": whole, "state_bytes": kept}
+        end = {"events": taken, "rows": rows, "whole": whole, "state_bytes": kept}
         if marked:
-            print("@" + json.dumps({"mark": "end", **told}), flush=True)
+            print("@" + json.dumps({"mark": "end", **end}), flush=True)
         for number in range(len(one["windows"]) if one.get("out") else 0):
             _write(pond.table(f"q{number}"), Path(one["out"]) / str(number))
 

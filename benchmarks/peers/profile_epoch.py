@@ -42,8 +42,8 @@ def main(argv: Sequence[str] | None = None, results: Path = FOLDER) -> dict[str,
     parser = argparse.ArgumentParser(description="Where the time of the canonical run goes.")
     parser.add_argument("--count", type=int, default=8, help="queries")
     parser.add_argument("--small", action="store_true", help="40,000 events, to see that it works")
-    asked = parser.parse_args(argv)
-    size = SMALL if asked.small else LARGE
+    options = parser.parse_args(argv)
+    size = SMALL if options.small else LARGE
     found = imports()
     began = perf_counter()
     spark = spark_session(f"local[{INSTANCES}]", driver_memory="4g")
@@ -51,18 +51,18 @@ def main(argv: Sequence[str] | None = None, results: Path = FOLDER) -> dict[str,
     source = transactions(size)
     with tempfile.TemporaryDirectory(prefix="millpond-profile-") as scratch:
         work = Path(scratch)
-        queries = aggregations(windows(asked.count))
+        queries = aggregations(windows(options.count))
         first = pond(spark, source, work / "pond", queries)
         found["first_epoch_s"] = first.seconds[0]
         found |= steps(min((pond(spark, source, work / "pond", queries) for _ in range(2)), key=lambda run: run.total))
-        functions, events = _profiled(spark, source, asked.count, work)
-    print(f"nanoseconds per event and share, {asked.count} queries, one thread, {events:,} events:")
+        functions, events = _profiled(spark, source, options.count, work)
+    print(f"nanoseconds per event and share, {options.count} queries, one thread, {events:,} events:")
     total = sum(seconds for _, seconds in functions)
     for name, seconds in functions[:SHOWN]:
         print(f"  {seconds / events * 1e9:8.0f}  {seconds / total:6.1%}  {name}")
     found["python_ns_per_event"] = total / events * 1e9
     found = {name: round(value, 4) for name, value in found.items()}
-    leave("profile", found, None if asked.small else results)
+    leave("profile", found, None if options.small else results)
     return found
 
 
@@ -70,7 +70,7 @@ def steps(run: Run) -> dict[str, float]:
     """Seconds of a typical epoch by step; the first one is left out."""
     typical = {name: statistics.median(step[name] for step in run.steps[1:]) for name in run.steps[0]}
     epoch = statistics.median(run.seconds[1:])
-    told = {
+    figures = {
         "epoch_s": epoch,
         "between_epochs_s": epoch - typical["job"] - typical["commit"],
         "jvm_in_job_s": typical["job"] - typical["gather"] - typical["fold"],
@@ -78,9 +78,9 @@ def steps(run: Run) -> dict[str, float]:
         "fold_s": typical["fold"],
         "commit_s": typical["commit"],
     }
-    for name, seconds in told.items():
+    for name, seconds in figures.items():
         print(f"{name:18} {seconds:.3f}  {seconds / epoch:6.1%}", flush=True)
-    return told
+    return figures
 
 
 def imports() -> dict[str, float]:
@@ -95,10 +95,10 @@ def imports() -> dict[str, float]:
 
 def _profiled(spark: SparkSession, source: Path, count: int, work: Path) -> tuple[list[tuple[str, float]], int]:
     """Functions by their own seconds, the dearest first, and events taken."""
-    with Pond(spark, work / "asked") as asked:
+    with Pond(spark, work / "planned") as planned:
         for number, (size, slide) in enumerate(windows(count)):
-            asked.add(f"q{number}", aggregation(stream_of(spark, source), size, slide), sink=Sink("noop"))
-        streams, queries = asked.streams, asked.queries
+            planned.add(f"q{number}", aggregation(stream_of(spark, source), size, slide), sink=Sink("noop"))
+        streams, queries = planned.streams, planned.queries
     (work / "local").mkdir()
     local = LocalPond(work / "local", streams, queries, instances=INSTANCES)
     watched, taken = cProfile.Profile(), 0
@@ -111,8 +111,8 @@ def _profiled(spark: SparkSession, source: Path, count: int, work: Path) -> tupl
             watched.enable()
         local.epoch({streams[0].name: parts})
         watched.disable()
-    told = pstats.Stats(watched).stats  # type: ignore[attr-defined]
-    own = [(_place(place), figures[2]) for place, figures in told.items()]
+    profile = pstats.Stats(watched).stats  # type: ignore[attr-defined]
+    own = [(_place(place), figures[2]) for place, figures in profile.items()]
     return sorted(own, key=lambda one: -one[1]), taken
 
 

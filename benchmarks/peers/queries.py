@@ -7,7 +7,7 @@ count, sum and maximum per customer over N different windows, rows to nowhere, s
 answers the same queries over the same events, at most a third of its time, to warm up; then the measured pass begins
 when its queries are planned and ends when all rows are out, or when its time is over: then the events that it had
 taken are a prefix of the sample, which the table says. A pond is never stopped before its end, nor plain Spark before
-each query has a batch. An engine that fails, or does not end, is asked once more for less time. `events/s` is of that
+each query has a batch. An engine that fails, or does not end, runs once more for less time. `events/s` is of that
 pass; CPU and memory (proportional set size) are those of all its processes; `whole` is the process from its start to
 its end, warm-up and all.
 
@@ -62,17 +62,17 @@ class Cell(NamedTuple):
 
 def main(argv: Sequence[str] | None = None, results: Path = FOLDER) -> dict[str, float]:
     """Run everything and print it; returns the figures of the last line."""
-    asked = _arguments(argv)
-    size = SMALL if asked.small else LARGE
-    seconds = (asked.minutes * 60 / (len(asked.engines) * len(asked.counts)) - START_SECONDS) / 1.35
+    options = _arguments(argv)
+    size = SMALL if options.small else LARGE
+    seconds = (options.minutes * 60 / (len(options.engines) * len(options.counts)) - START_SECONDS) / 1.35
     if seconds < 1:
         raise SystemExit("That leaves no time for a cell: more --minutes, fewer --counts or --engines.")
     with tempfile.TemporaryDirectory(prefix="millpond-peers-") as scratch:
         work = Path(scratch)
-        check(asked.engines, SMALL, work)
+        check(options.engines, SMALL, work)
         cells = []
-        for count in asked.counts:
-            for engine in asked.engines:
+        for count in options.counts:
+            for engine in options.engines:
                 for most in (seconds, seconds * LESS):
                     try:
                         cells.append(run(engine, size, multiples(count), most, work))
@@ -83,9 +83,9 @@ def main(argv: Sequence[str] | None = None, results: Path = FOLDER) -> dict[str,
                     break
     print("\n" + table(cells))
     found = figures(cells)
-    if not asked.small:
+    if not options.small:
         draw(results / "peers.svg", "N windowed queries over one stream", panels(cells))
-    leave("peers", found, None if asked.small else results)
+    leave("peers", found, None if options.small else results)
     return found
 
 
@@ -127,12 +127,12 @@ def run(engine: str, size: Size, windows: Sequence[tuple[int, int]], seconds: fl
     warm = {"source": str(_input(engine, source)), "windows": windows, "out": None, "seconds": seconds / 3}
     timed = {**warm, "seconds": limit}
     found = _started(engine, [warm, timed], work)
-    told = {name: sum(one.get(name) or 0 for one in found.told) for name in ("events", "state_bytes")}
-    whole = all(one.get("whole", True) for one in found.told)
-    events = size.events if whole else told["events"]
+    sums = {name: sum(one.get(name) or 0 for one in found.ends) for name in ("events", "state_bytes")}
+    whole = all(one.get("whole", True) for one in found.ends)
+    events = size.events if whole else sums["events"]
     return Cell(
         engine, len(windows), events / found.seconds, events / size.events, found.cpu / max(1, events) * 1e6,
-        found.peak_mb, told["state_bytes"] / 1e6 or float("nan"), found.whole,
+        found.peak_mb, sums["state_bytes"] / 1e6 or float("nan"), found.whole,
     )  # fmt: skip
 
 
@@ -147,11 +147,11 @@ def _started(engine: str, passes: Sequence[Mapping[str, Any]], work: Path) -> Me
         spec, program = Path(folder) / "spec.json", Path(__file__).with_name(f"{PROGRAMS[kind]}.py")
         if kind == "flink":
             options = {**FLINK, **FLINK_STATE[state], "execution.checkpointing.dir": f"file://{folder}/checkpoints"}
-            asked = {"options": options, "jars": [f"file://{jar}" for jar in there.jars]}
-            asked["passes"] = [flink_sql(**one) for one in passes]
+            request = {"options": options, "jars": [f"file://{jar}" for jar in there.jars]}
+            request["passes"] = [flink_sql(**one) for one in passes]
         else:
-            asked = {"conf": {**SPARK, **SPARK_STATE.get(state, {})}, "passes": passes}
-        spec.write_text(json.dumps(asked))
+            request = {"conf": {**SPARK, **SPARK_STATE.get(state, {})}, "passes": passes}
+        spec.write_text(json.dumps(request))
         more = [str(CORES), str(CHECKPOINT_SECONDS)] if kind == "bytewax" else []
         return measured([str(there.python), "-u", str(program), str(spec), *more], there.variables)
 

@@ -26,7 +26,7 @@ NOOP = Sink("noop")
 
 def main(path: Path) -> None:
     """Run one cell."""
-    asked = json.loads(path.read_text())
+    request = json.loads(path.read_text())
     spark = spark_session(f"local[{CORES}]", driver_memory=HEAP)
     marks: list[float] = []
     events: list[int] = []
@@ -38,20 +38,20 @@ def main(path: Path) -> None:
         marks.append(perf_counter())
         events.append(counts["*"].get("events", 0))
         rows.append(sum(found.get("rows", 0) for found in counts.values()))
-        if asked.get("files") and sum(1 for count in events if count) == 2:
+        if request.get("files") and sum(1 for count in events if count) == 2:
             added.set()
 
     began = perf_counter()
     with Pond(spark, path.parent / "pond", on_epoch=committed) as pond:
-        stream = stream_of(spark, Path(asked["source"]))
-        for name, frame in _asked(stream, asked).items():
-            pond.add(name, frame, sink=NOOP, emit=asked.get("emit", "final"))
+        stream = stream_of(spark, Path(request["source"]))
+        for name, frame in _queries_of(stream, request).items():
+            pond.add(name, frame, sink=NOOP, emit=request.get("emit", "final"))
         pond.open()
         plan_s = perf_counter() - began
         print('@{"mark": "begin"}', flush=True)
         began = perf_counter()
-        told: dict[str, Any] = {"plan_s": plan_s}
-        adding = threading.Thread(target=_add_one, args=(pond, stream, added, told)) if "rules" in asked else None
+        figures: dict[str, Any] = {"plan_s": plan_s}
+        adding = threading.Thread(target=_add_one, args=(pond, stream, added, figures)) if "rules" in request else None
         if adding is not None:
             adding.start()
         pond.run()
@@ -59,18 +59,18 @@ def main(path: Path) -> None:
             added.set()  # in a run of few epochs it is added behind them
             adding.join()
         took = np.diff([began, *marks]).tolist()
-        told |= {"events_s": sum(events) / (marks[-1] - began), "rows": sum(rows), "epochs": took}
-        print("@" + json.dumps({"mark": "end", **told}), flush=True)
+        figures |= {"events_s": sum(events) / (marks[-1] - began), "rows": sum(rows), "epochs": took}
+        print("@" + json.dumps({"mark": "end", **figures}), flush=True)
 
 
-def _asked(stream: DataFrame, asked: dict[str, Any]) -> dict[str, DataFrame]:
-    if "windows" in asked:
-        least = min(asked["windows"])
+def _queries_of(stream: DataFrame, request: dict[str, Any]) -> dict[str, DataFrame]:
+    if "windows" in request:
+        least = min(request["windows"])
         return {
             f"last{size}": stream.groupBy(F.window("ts", f"{size} seconds", f"{least} seconds"), "customer").count()
-            for size in asked["windows"]
+            for size in request["windows"]
         }
-    return {f"rule{number}": _rule(stream, condition) for number, condition in enumerate(rules(asked["rules"]))}
+    return {f"rule{number}": _rule(stream, condition) for number, condition in enumerate(rules(request["rules"]))}
 
 
 def _rule(stream: DataFrame, condition: str) -> DataFrame:
@@ -79,12 +79,12 @@ def _rule(stream: DataFrame, condition: str) -> DataFrame:
     )  # fmt: skip
 
 
-def _add_one(pond: Pond, stream: DataFrame, now: threading.Event, told: dict[str, Any]) -> None:
+def _add_one(pond: Pond, stream: DataFrame, now: threading.Event, figures: dict[str, Any]) -> None:
     """Add one rule while the pond runs, in its third epoch; `add` returns when the change is in the log."""
     now.wait()
     began = perf_counter()
     pond.add("one_more", _rule(stream, "amount > 777"), sink=NOOP)
-    told["add_s"] = perf_counter() - began
+    figures["add_s"] = perf_counter() - began
 
 
 if __name__ == "__main__":

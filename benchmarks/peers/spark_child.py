@@ -55,10 +55,10 @@ def run(spark: SparkSession, folder: Path, one: dict[str, Any], marked: bool) ->
             break
         time.sleep(0.1)
     whole = not any(query.isActive for query in running)
-    told = {"events": sum(map(_events, running)) / len(running), "rows": sum(map(_given, running)), "whole": whole}
-    told["state_bytes"] = sum(map(_kept, running))
+    end = {"events": sum(map(_events, running)) / len(running), "rows": sum(map(_given, running)), "whole": whole}
+    end["state_bytes"] = sum(map(_kept, running))
     if marked:
-        print("@" + json.dumps({"mark": "end", **told}), flush=True)
+        print("@" + json.dumps({"mark": "end", **end}), flush=True)
     for query in running:
         query.stop()
 

@@ -88,18 +88,18 @@ def compare(reports: list[Columns], at_once: int | None = None) -> list[int]:
     instance = Instance(MemoryStore(), 0, Cell((0,) * BUCKETS, at_once, 0.0))
 
     def perform(operator, batches):
-        told = [instance.run(operator, batch) if batch else {} for batch in batches]
-        for one in told:
+        results = [instance.run(operator, batch) if batch else {} for batch in batches]
+        for one in results:
             for name in one:
                 seen[name].append(one[name])
-        return told
+        return results
 
     flow(inputs, perform)
-    told = [(int(v), int(t)) for part in seen["told"] for v, t in zip(part["vid"], part["toll"], strict=True)]
-    assert sorted(told) == sorted(naive.tolls)
+    results = [(int(v), int(t)) for part in seen["tolls"] for v, t in zip(part["vid"], part["toll"], strict=True)]
+    assert sorted(results) == sorted(naive.tolls)
     balances = {int(v): int(b) for part in seen["balances"] for v, b in zip(part["vid"], part["balance"], strict=True)}
     assert balances == {int(vid): naive.balances[int(vid)] for vid in vids}
-    return [amount for _, amount in told if amount]
+    return [amount for _, amount in results if amount]
 
 
 def report(vid: int, minute: int, segment: int, speed: int = 20, lane: int = 1, feet: int | None = None) -> Report:

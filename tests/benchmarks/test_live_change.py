@@ -9,7 +9,7 @@ from pathlib import Path
 import live_change
 import many_adds
 import pytest
-from live_change import Done, Made, Seen, told
+from live_change import Done, Made, Seen, figures_of
 from live_load import Arrived
 from live_restarts import compared
 from pyspark.sql import SparkSession
@@ -22,7 +22,7 @@ def test_the_figures_of_a_run() -> None:
                                       for one in every[7:])]  # fmt: skip
     arrived = [Arrived(one.began, one.events) for one in epochs]
     seen = Seen(epochs, arrived, [Made("add", 5.9, 6.0, 6, 9.0)], [(0.0, 5.6), (9.0, 12.0)], 1.0)
-    found, broken = told(seen)
+    found, broken = figures_of(seen)
     assert found["effective_s_max"] == pytest.approx(0.5)
     assert found["p99_ratio_max"] == pytest.approx(2.0, rel=0.02) and found["p99_ratio_all"] == found["p99_ratio_max"]
     assert found["others_p99_ratio_max"] == pytest.approx(2.0, rel=0.02)
@@ -47,7 +47,7 @@ def test_a_number_of_instances_is_compared_with_quiet_epochs_of_as_many() -> Non
     arrived = [Arrived(one.began, one.events) for one in epochs]
     made = [Made("scale", 4.9, 5.0, 4, 8.5), Made("scale", 11.9, 12.0, 11, 14.5), Made("drop", 15.9, 16, 15, 18)]
     seen = Seen(epochs, arrived, made, [(0.0, 4.9), (8.5, 11.95), (14.5, 15.9)], 1.0)
-    found, _ = told(seen)
+    found, _ = figures_of(seen)
     for name in ("p99_ratio_max", "p99_ratio_all", "others_p99_ratio_max", "others_p99_ratio_all"):
         assert found[name] == pytest.approx(1.0)
 
@@ -60,7 +60,7 @@ def test_the_variation_of_quiet_periods_is_reported() -> None:
     made = [Made(kinds[n % 6], 30.0 * n + 20.1, 30.0 * n + 20.2, 60 * n + 40, 30.0 * n + 25.2) for n in range(12)]
     quiet = [(30.0 * n + first, 30.0 * n + first + 5.0) for n in range(12) for first in (0.0, 5.0, 10.0, 15.0)]
     seen = Seen(epochs, [Arrived(one.began, one.events) for one in epochs], made, quiet, 1.0)
-    found, _ = told(seen)
+    found, _ = figures_of(seen)
     assert found["p99_ratio_max"] == pytest.approx(1.0) and 1.7 < found["p99_ratio_max_chance"] <= 2.0
     assert 1.0 <= found["p99_ratio_max_even"] <= found["p99_ratio_max_chance"]
 

@@ -61,9 +61,9 @@ def test_flink_runs_every_query() -> None:
     folders = {kind: f"/in/{kind}" for kind in (*nexmark_events.SCHEMAS, "side_input")}
     tables = flink_tables(folders, nexmark_events.SCHEMAS)
     assert "arrived TIMESTAMP_LTZ(3), extra STRING, WATERMARK FOR arrived AS arrived" in tables[-2]
-    asked = flink_pass(list(QUERIES), tables, 1.0)
-    assert len(asked["inserts"]) == len(QUERIES)
-    for query, statement in zip(QUERIES.values(), asked["tables"][len(tables) :], strict=True):
+    spec = flink_pass(list(QUERIES), tables, 1.0)
+    assert len(spec["inserts"]) == len(QUERIES)
+    for query, statement in zip(QUERIES.values(), spec["tables"][len(tables) :], strict=True):
         assert statement.startswith(f"CREATE TABLE out_{query.name} (") and "blackhole" in statement
 
 

@@ -28,7 +28,7 @@ def test_what_was_stolen_is_not_counted(tmp_path: Path) -> None:
     assert time.stolen > 1.0
 
 
-def test_where_nobody_tells_all_time_is_counted(tmp_path: Path) -> None:
+def test_without_figures_of_stolen_time_all_time_is_counted(tmp_path: Path) -> None:
     time = OwnTime(tmp_path / "none")
     began = perf_counter()
     time.end()

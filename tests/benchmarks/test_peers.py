@@ -55,11 +55,11 @@ def test_windows_of_all_counts_are_different_and_flink_can_express_them() -> Non
     windows = compared.multiples(100)
     assert len(set(windows)) == 100
     assert all(size % slide == 0 for size, slide in windows)
-    asked = queries.flink_sql("/in", windows[:4], 9.0, None)
-    assert len(asked["inserts"]) == 4
-    assert "HOP(TABLE events, DESCRIPTOR(et), INTERVAL '10' SECOND(4), INTERVAL '60' SECOND(4))" in asked["inserts"][0]
-    assert "TUMBLE(TABLE events, DESCRIPTOR(et), INTERVAL '30' SECOND(4))" in asked["inserts"][3]
-    assert "'blackhole'" in asked["tables"][1]
+    spec = queries.flink_sql("/in", windows[:4], 9.0, None)
+    assert len(spec["inserts"]) == 4
+    assert "HOP(TABLE events, DESCRIPTOR(et), INTERVAL '10' SECOND(4), INTERVAL '60' SECOND(4))" in spec["inserts"][0]
+    assert "TUMBLE(TABLE events, DESCRIPTOR(et), INTERVAL '30' SECOND(4))" in spec["inserts"][3]
+    assert "'blackhole'" in spec["tables"][1]
     assert "file:///out/0" in queries.flink_sql("/in", windows[:1], 9.0, "/out")["tables"][1]
 
 
@@ -75,7 +75,7 @@ print('@{"mark": "end", "events": 7}', flush=True)
 
 def test_a_program_is_measured_with_what_it_starts() -> None:
     found = meter.measured([sys.executable, "-c", CHILD], {}, patience=60)
-    assert [one["events"] for one in found.told] == [7]
+    assert [one["events"] for one in found.ends] == [7]
     assert found.peak_mb > 60
     assert 0 < found.seconds < found.whole
 
@@ -129,7 +129,7 @@ def test_pond_and_plain_spark_answer_alike(spark: SparkSession, tmp_path: Path) 
     found = []
     for child in (pond_child, spark_child):
         folder = tmp_path / child.__name__
-        asked = {"source": str(source), "windows": compared.multiples(2), "seconds": 200, "out": str(folder / "rows")}
-        child.run(spark, folder / "work", asked, False)
+        spec = {"source": str(source), "windows": compared.multiples(2), "seconds": 200, "out": str(folder / "rows")}
+        child.run(spark, folder / "work", spec, False)
         found.append(compared.digest(folder / "rows", 2, compared.newest_second(source)))
     assert found[0] == found[1] and found[0][0] > 1_000

@@ -24,8 +24,8 @@ def test_the_cost_of_a_rule_is_relative_to_the_smallest_count() -> None:
         "rules_1_peak_mb": 1_000.0, "rules_1_events_s": 500_000.0,
         "rules_1001_peak_mb": 1_100.0, "rules_1001_events_s": 100_000.0,
     }  # fmt: skip
-    told = rules.per_rule(found, (1, 1_001, 6_000))
-    assert told == {
+    measured = rules.per_rule(found, (1, 1_001, 6_000))
+    assert measured == {
         "rules_1001_kb_per_rule": pytest.approx(100.0), "rules_1001_ns_per_rule_and_event": pytest.approx(8.0),
     }  # fmt: skip
 
@@ -58,6 +58,6 @@ def test_curves_become_figures_and_charts() -> None:
 
 def test_the_steps_of_an_epoch_add_up_to_it() -> None:
     epochs = [{"job": 0.8, "commit": 0.1, "gather": 0.3, "fold": 0.2}] * 3
-    told = profile_epoch.steps(Run([9.0, 1.0, 1.0], [0, 0, 0], epochs))
-    parts = [value for name, value in told.items() if name != "epoch_s"]
-    assert sum(parts) == pytest.approx(told["epoch_s"]) == pytest.approx(1.0)
+    measured = profile_epoch.steps(Run([9.0, 1.0, 1.0], [0, 0, 0], epochs))
+    parts = [value for name, value in measured.items() if name != "epoch_s"]
+    assert sum(parts) == pytest.approx(measured["epoch_s"]) == pytest.approx(1.0)

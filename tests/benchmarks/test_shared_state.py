@@ -35,7 +35,7 @@ def slow_digest(source: Path, patterns: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("kind", ["heap", "memory", "lmdb"])
-def test_copies_and_references_tell_the_same_answers(
+def test_copies_and_references_give_the_same_answers(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = transactions(tmp_path / "in", Size(600, 6, 3))

@@ -158,13 +158,13 @@ def buckets(keys: KeyColumns, count: int) -> Ints:
     return np.arange(count)
 
 
-@pytest.mark.parametrize("told", [False, True])
-def test_keys(told: bool) -> None:
-    """`told`: with their buckets, which early sections did not contain."""
+@pytest.mark.parametrize("stored_buckets", [False, True])
+def test_keys(stored_buckets: bool) -> None:
+    """`stored_buckets`: with their buckets, which early sections did not contain."""
     keys = KeyDictionary([pa.string(), pa.float64()], [], None, buckets)
     keys.number(KEYS)
-    made = keys.batch(0) if told else keys.batch(0).drop_columns([BUCKET])
-    stored = golden("keys-buckets" if told else "keys", to_bytes(made).to_pybytes())
+    made = keys.batch(0) if stored_buckets else keys.batch(0).drop_columns([BUCKET])
+    stored = golden("keys-buckets" if stored_buckets else "keys", to_bytes(made).to_pybytes())
     batch = from_bytes(pa.py_buffer(stored))
     assert batch.schema == made.schema
     assert batch.column("k0").to_pylist() == NAMES
@@ -174,13 +174,13 @@ def test_keys(told: bool) -> None:
     assert again.number(KEYS).tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("told", [False, True])
-def test_keys_that_open_a_generation(told: bool) -> None:
+@pytest.mark.parametrize("stored_buckets", [False, True])
+def test_keys_that_open_a_generation(stored_buckets: bool) -> None:
     keys = KeyDictionary([pa.string(), pa.float64()], [], None, buckets)
     keys.number(KEYS)
     kept = np.array([1, 3])
-    made = keys.opening(kept) if told else keys.opening(kept).drop_columns([BUCKET])
-    stored = golden("keys-opening-buckets" if told else "keys-opening", to_bytes(made).to_pybytes())
+    made = keys.opening(kept) if stored_buckets else keys.opening(kept).drop_columns([BUCKET])
+    stored = golden("keys-opening-buckets" if stored_buckets else "keys-opening", to_bytes(made).to_pybytes())
     batch = from_bytes(pa.py_buffer(stored))
     assert batch.schema == made.schema
     assert batch.column("was").to_pylist() == [1, 3]

@@ -73,12 +73,12 @@ def final(query: Query) -> Query:
 def left_in_the_end(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The content of a table that applies every emitted row; checks that revisions of a row have no gap."""
     held: dict[tuple[Any, ...], dict[str, Any]] = {}
-    told: dict[tuple[Any, ...], int] = {}
+    revisions: dict[tuple[Any, ...], int] = {}
     for row in rows:
         key = (row["k"], row["start"], row["end"])
         if "_revision" in row:
-            assert row["_revision"] == told.get(key, -1) + 1
-            told[key] = row["_revision"]
+            assert row["_revision"] == revisions.get(key, -1) + 1
+            revisions[key] = row["_revision"]
         held.pop(key, None)
         if row["_op"] == "upsert":
             held[key] = {name: row[name] for name in ("k", "start", "end", "n", "most")}
@@ -98,24 +98,24 @@ def test_each_window_is_emitted_by_one_version(mode: str, seed: int, tmp_path: P
     for number, rows in enumerate(case.epochs):
         run.epoch(deal(rows))
         if number in alters:
-            asked = version(dice, versions[-1])
-            # as it is said in a text, which does not tell the mode
-            said = asked if dice.random() < 0.5 else replace(asked, emit=msgspec.UNSET, correct_us=msgspec.UNSET)
+            new = version(dice, versions[-1])
+            # as in a query text, which does not contain the mode
+            said = new if dice.random() < 0.5 else replace(new, emit=msgspec.UNSET, correct_us=msgspec.UNSET)
             change = alter(KnownPond(run.pond.spec, run.pond.manifest), said)
             run.pond.change(change)
             assert isinstance(change, Alter)
             if isinstance(change.since_us, int):
                 assert change.until_us == change.since_us or begins[-1] >= change.since_us
-                versions.append(asked)
+                versions.append(new)
                 begins.append(change.since_us)
             else:
-                versions[-1] = asked
+                versions[-1] = new
     run.pond.drain()
     found = run.answers()
     assert not found.quarantined
     wanted = []
-    for asked, begin, end in zip(versions, begins, [*begins[1:], 1 << 62], strict=True):
-        for row in windows.answer(final(asked), case.epochs, drained=True):
+    for new, begin, end in zip(versions, begins, [*begins[1:], 1 << 62], strict=True):
+        for row in windows.answer(final(new), case.epochs, drained=True):
             if begin <= row["start"] < end:
                 wanted.append(row)
     assert_same_rows(wanted, left_in_the_end(found.rows["spent"]), about=f"{mode} {begins}")
@@ -136,8 +136,8 @@ def test_rows_of_distinct_aggregates_are_emitted_again_after_their_outputs_were_
     run = Run(tmp_path, [base], 1, 16)
     for _ in range(2):
         run.epoch([[EVENT | {"ts": 12 * SECOND}]])
-    for asked in (later, replace(later, window=Sliding(30 * SECOND, 30 * SECOND))):
-        run.pond.change(alter(KnownPond(run.pond.spec, run.pond.manifest), asked))
+    for new in (later, replace(later, window=Sliding(30 * SECOND, 30 * SECOND))):
+        run.pond.change(alter(KnownPond(run.pond.spec, run.pond.manifest), new))
         run.epoch([[EVENT | {"ts": 12 * SECOND}]])
     assert [row["version"] for row in run.answers().rows["spent"]] == [1, 1, 2, 2, 2, 2]
 
@@ -228,8 +228,8 @@ def test_a_replaced_version_with_sessions_ends_with_its_last_session(tmp_path: P
         run.pond.step()
     assert versions() == ["mine"]
     run.pond.drain()
-    told = [(row["k"], row["start"] // SECOND, row["n"]) for row in run.answers().rows["mine"]]
-    assert sorted(told) == [("a", 2, 5), ("a", 60, 1), ("a", 90, 1), ("a", 120, 1), ("b", 2, 1)]
+    emitted = [(row["k"], row["start"] // SECOND, row["n"]) for row in run.answers().rows["mine"]]
+    assert sorted(emitted) == [("a", 2, 5), ("a", 60, 1), ("a", 90, 1), ("a", 120, 1), ("b", 2, 1)]
 
 
 @pytest.mark.parametrize("seed", seeds(0, 3))
@@ -246,17 +246,17 @@ def test_final_rows_of_each_window_are_of_one_version(seed: int, tmp_path: Path)
         if number in (4, 7, 9, 15):
             # often what the other query has, so windows are complete from an earlier time on
             like = replace(other, name=mine.name) if dice.random() < 0.6 else versions[-1]
-            asked = replace(version(dice, like), having=None)
-            change = alter(KnownPond(run.pond.spec, run.pond.manifest), asked)
+            new = replace(version(dice, like), having=None)
+            change = alter(KnownPond(run.pond.spec, run.pond.manifest), new)
             run.pond.change(change)
             if isinstance(change.since_us, int):
-                versions.append(asked)
+                versions.append(new)
                 begins.append(change.since_us)
     run.pond.drain()
     wanted = [
         row
-        for asked, begin, end in zip(versions, begins, [*begins[1:], 1 << 62], strict=True)
-        for row in windows.answer(asked, case.epochs, drained=True)
+        for new, begin, end in zip(versions, begins, [*begins[1:], 1 << 62], strict=True)
+        for row in windows.answer(new, case.epochs, drained=True)
         if begin <= row["start"] < end
     ]
     assert_same_rows(wanted, run.answers().rows["spent"], about=f"{begins}")
@@ -272,8 +272,8 @@ def test_having_alone_hands_windows_over_where_rows_may_change(tmp_path: Path) -
     assert (change.since_us, change.until_us) == (10 * SECOND, 10 * SECOND)
     run.pond.change(change)
     run.epoch([[event | {"ts": 3 * SECOND}, event | {"ts": 12 * SECOND}]])
-    told = [(row["start"], row["n"], row["_op"]) for row in run.answers().rows["spent"]]
-    assert told == [(0, 1, "upsert"), (0, 2, "upsert")], "the early window has no HAVING, the late one does not pass it"
+    emitted = [(row["start"], row["n"], row["_op"]) for row in run.answers().rows["spent"]]
+    assert emitted == [(0, 1, "upsert"), (0, 2, "upsert")], "the early window has no HAVING, the late one fails it"
     only_output = replace(base, output=(*base.output[:-1], Named("most", literal(0, "int"))))
     same = alter(KnownPond(run.pond.spec, run.pond.manifest), replace(only_output, having=more_than(5)))
     assert same.since_us is msgspec.UNSET, "outputs alone are of the next row"
@@ -287,8 +287,8 @@ def test_corrections_are_counted_on_by_the_version_that_was_replaced(tmp_path: P
         run.epoch([[event | {"ts": second * SECOND}]])
     run.pond.change(alter(KnownPond(run.pond.spec, run.pond.manifest), replace(base, where=at_least(100))))
     run.epoch([[event | {"ts": 4 * SECOND}]])
-    told = [(row["n"], row["_revision"]) for row in run.answers().rows["spent"] if row["start"] == 0]
-    assert told == [(1, 0), (2, 1), (3, 2)]
+    emitted = [(row["n"], row["_revision"]) for row in run.answers().rows["spent"] if row["start"] == 0]
+    assert emitted == [(1, 0), (2, 1), (3, 2)]
 
 
 def test_alterations_whose_old_rows_could_not_be_retracted_are_refused(tmp_path: Path) -> None:

@@ -218,15 +218,16 @@ def summary(name: str, window: Sliding, aggregates: tuple[Aggregate, ...], delay
 
 def test_a_query_whose_sum_leaves_its_type_is_quarantined_alone(folders: Iterator[Path]) -> None:
     wide = summary("wide", Sliding(10 * SECOND, 10 * SECOND), (aggregate_of("sum", Column("g", "bigint")),))
-    calm = replace(wide, name="calm", aggregates=(aggregate_of("max", Column("g", "bigint")),))
+    bounded = replace(wide, name="bounded", aggregates=(aggregate_of("max", Column("g", "bigint")),))
     rows = [{"k": k, "g": g, "ts": SECOND} for k in "abcdef" for g in (2**63 - 1, 1)]
-    case = Case([rows, [{"k": "a", "g": 1, "ts": 30 * SECOND}], [{"k": "a", "g": 1, "ts": 60 * SECOND}]], [wide, calm])
+    later = [[{"k": "a", "g": 1, "ts": second * SECOND}] for second in (30, 60)]
+    case = Case([rows, *later], [wide, bounded])
     for instances in (1, 3):
         found = answers(next(folders), case.queries, case.epochs, instances)
         check(case, found)
         assert list(found.quarantined) == ["wide"]
         assert found.quarantined["wide"].startswith("[MP-OVERFLOW]")
-        assert len(found.rows["calm"]) == 8
+        assert len(found.rows["bounded"]) == 8
 
 
 @pytest.mark.parametrize("function", ["sum", "avg"])
@@ -234,14 +235,14 @@ def test_a_query_whose_decimals_leave_their_type_is_quarantined_alone(function: 
     #   |  99…9 + 99…9 - 99…9  |  99…9 + 99…9  |     only the exact total of a window counts, in any order
     most = Decimal("9" * 32 + ".999999")
     wide = summary("wide", Sliding(10 * SECOND, 10 * SECOND), (aggregate_of(function, Column("d", "decimal(38,6)")),))
-    calm = summary("calm", wide.window, (aggregate_of("max", Column("d", "decimal(38,6)")),))
+    bounded = summary("bounded", wide.window, (aggregate_of("max", Column("d", "decimal(38,6)")),))
     least = most.copy_negate()
     fits = [{"k": "a", "d": value, "ts": SECOND} for value in (most, most, least, least, Decimal("0.000001"))]
-    first = Case([fits, [{"k": "a", "d": None, "ts": 30 * SECOND}]], [wide, calm])
+    first = Case([fits, [{"k": "a", "d": None, "ts": 30 * SECOND}]], [wide, bounded])
     found = answers(next(folders), first.queries, first.epochs, 2)
     assert check(first, found) == 4
     assert not found.quarantined
-    both = Case([fits, [{"k": "a", "d": most, "ts": 30 * SECOND}] * 2], [wide, calm])
+    both = Case([fits, [{"k": "a", "d": most, "ts": 30 * SECOND}] * 2], [wide, bounded])
     found = answers(next(folders), both.queries, both.epochs, 2)
     check(both, found)
     assert list(found.quarantined) == ["wide"]
@@ -305,7 +306,7 @@ def test_a_second_pond_on_the_folder_goes_on_where_the_first_was(folders: Iterat
     check(case, second.answers())
 
 
-def test_a_stray_event_far_away_neither_takes_memory_nor_leaves_int64(folders: Iterator[Path]) -> None:
+def test_a_far_outlier_neither_takes_memory_nor_overflows_int64(folders: Iterator[Path]) -> None:
     #   1970 ........................................ 2023     one chunk, windows of a second
     mine = summary("mine", Sliding(SECOND, SECOND), (aggregate_of("count", None),))
     long = summary("long", Sliding(7 * SECOND, 3 * SECOND), (aggregate_of("count", None),), delay_us=60 * SECOND)

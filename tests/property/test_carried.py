@@ -46,11 +46,11 @@ def test_a_store_that_forgets_changes_no_answer(first: int, folders: Iterator[Pa
 
 
 def test_a_host_fetches_what_it_lacks_at_once_and_lets_go_of_what_nobody_needs(tmp_path: Path) -> None:
-    store, asked = MemoryFiles(), []
+    store, requests = MemoryFiles(), []
 
     class Counting(MemoryFiles):
         def get_many(self, names):  # type: ignore[no-untyped-def]
-            asked.append(list(names))
+            requests.append(list(names))
             return store.get_many(names)
 
     names = [f"delta/{n:020d}/0-a-{n}.0.arrow" for n in range(1, 200)]
@@ -59,7 +59,7 @@ def test_a_host_fetches_what_it_lacks_at_once_and_lets_go_of_what_nobody_needs(t
     files = CarriedFiles(tmp_path, Counting())
     files.fetch(names)
     files.fetch(names)
-    assert asked == [names]
+    assert requests == [names]
     assert files.read(names[7], 0, 5).to_pybytes() == b"delta"
     files.sweep(129, lambda: set())
     assert len(list(tmp_path.glob("delta/*/*"))) == len(names)

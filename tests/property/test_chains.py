@@ -18,7 +18,7 @@ from kit.inputs.examples import examples, seeds
 from kit.judges.answers import Run, dealt
 from kit.naive.queries import windows
 from kit.naive.queries.deduplicate import without_repeats
-from kit.naive.queries.output_modes import told_by_epoch
+from kit.naive.queries.output_modes import emitted_by_epoch
 from kit.naive.queries.query_chain import as_events, chain_by_epoch, union_by_epoch
 from kit.naive.queries.windows import Result
 from kit.simulator.changing_pond import DyingLog, ForgetfulFiles
@@ -318,7 +318,7 @@ def test_a_trial_follows_the_rows_as_far_as_they_go() -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(0, 2))
-def test_queries_over_rows_without_repeats_tell_changes_and_leave_repeats_out(seed: int, tmp_path: Path) -> None:
+def test_queries_over_deduplicated_rows_emit_changes_and_drop_repeats(seed: int, tmp_path: Path) -> None:
     dice = random.Random(seed)
     spend, top = pair()
     key = Column("k", "string")
@@ -329,20 +329,21 @@ def test_queries_over_rows_without_repeats_tell_changes_and_leave_repeats_out(se
     changes = with_mode(replace(by_key, name="changes"), "update", None)
     once = deduplicated(replace(by_key, name="once"), chained_stream(spend), ["k"], 20 * SECOND)
     assert isinstance(changes, Query)
-    asked = [spend, top, changes, once]
+    queries = [spend, top, changes, once]
     epochs = [events(*((dice.randint(9 * i, 9 * i + 20), dice.choice("ab"), dice.randint(0, 3)) for _ in range(6)))
               for i in range(20)]  # fmt: skip
-    run = Run(tmp_path, asked, 1 + seed % 3, others=[chained_stream(spend)])
-    told = []
+    run = Run(tmp_path, queries, 1 + seed % 3, others=[chained_stream(spend)])
+    emitted = []
     for rows in epochs:
         before = len(run.sinks["changes"].table())
         run.epoch(dealt(seed)(rows))
-        told.append(rows_of(run.sinks["changes"].table().slice(before)))
+        emitted.append(rows_of(run.sinks["changes"].table().slice(before)))
     twin, marked = without_repeats(spend, epochs)
     upstream, tops = chain_by_epoch([twin, top], marked, drained=True)
     read = [[], *(as_events(twin, rows) for rows in upstream)]
     never = 1 << 50  # no row is late for a query over it
-    for mine, theirs in zip(told_by_epoch(replace(changes, delay_us=never), read[: len(told)]), told, strict=True):
+    twins = emitted_by_epoch(replace(changes, delay_us=never), read[: len(emitted)])
+    for mine, theirs in zip(twins, emitted, strict=True):
         assert_same_rows(mine, theirs)
     run.pond.drain()
     found = run.answers().rows

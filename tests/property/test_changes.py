@@ -66,8 +66,8 @@ MIXED = MENU._replace(windows=(*WINDOWS, *SESSIONS))
 MEMORY = Sink("memory")
 
 
-def kept(asked: Plain) -> Plain:
-    return msgspec.structs.replace(asked, sink=MEMORY)
+def kept(query: Plain) -> Plain:
+    return msgspec.structs.replace(query, sink=MEMORY)
 
 
 class Changing:
@@ -79,14 +79,14 @@ class Changing:
         self._folder, self._sinks = folder, dict[str, MemorySink]()
         self._read: list[list[pa.Table]] = []
         self._reader = RowsReader(lambda _n, receipt, section: read_section(folder, receipt, section))
-        asked = [kept(one) for one in queries]
+        started = [kept(one) for one in queries]
         self._files = ForgetfulFiles(instances, 9) if instances == 2 else None  # four may put them
-        self.pond = ChangingPond(folder, [self._stream], asked, instances, 16, file_store=self._files)
-        self.naive: NaiveChanges | NaiveSets = NaiveChanges(asked)
+        self.pond = ChangingPond(folder, [self._stream], started, instances, 16, file_store=self._files)
+        self.naive: NaiveChanges | NaiveSets = NaiveChanges(started)
         self._turn = 0
         self.change(SetParameter("least", literal(3, "bigint")))
-        self.known = {one.name: one for one in asked}
-        for one in asked:
+        self.known = {one.name: one for one in started}
+        for one in started:
             self._follow(one.name, -1)
 
     def _follow(self, name: str, since: int) -> None:
@@ -148,10 +148,10 @@ class Changing:
     def check_history(self) -> None:
         """Each change is in the history once, and the newest map is that of the newest change of instances."""
         log = self.pond.log
-        told = [(one.n, one.change) for one in history(log, self.pond.manifest)]
+        listed = [(one.n, one.change) for one in history(log, self.pond.manifest)]
         records = [decode(log.read(n) or b"").record for n in range(self.pond.manifest.n + 1)]
         made = [(r.n, change) for r in records if isinstance(r, ChangeRecord) and (change := change_of(r.change))]
-        assert told == made[::-1]
+        assert listed == made[::-1]
 
     def check(self, epochs: Sequence[Sequence[dict[str, Any]]], about: object) -> int:
         self.pond.drain()
@@ -170,7 +170,7 @@ def _read_again(name: str, table: pa.Table) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(every, ["stream", *table.column_names, "file"])
 
 
-def asked_at_random(dice: random.Random, name: str, menu: Menu, others: Sequence[Plain]) -> Plain:
+def random_query(dice: random.Random, name: str, menu: Menu, others: Sequence[Plain]) -> Plain:
     """A new query, or one that is mostly equal to another."""
     if dice.random() < 0.15:
         where = dice.choice((condition(dice, MENU), at_least("v")))
@@ -235,20 +235,20 @@ def change_at_random(dice: random.Random, run: Changing, menu: Menu) -> str:
         if kind == "add":
             name = f"q{dice.randint(0, 9)}"
             again = run.known.get(name)
-            asked = altered(dice, again, menu) if again else asked_at_random(dice, name, menu, current)  # type: ignore[arg-type]
-            if run.repeats and not again and dice.random() < 0.5 and isinstance(asked, Query):
-                told = tuple(key for key in asked.keys if isinstance(key, Column))
-                if len(told) == len(asked.keys) and not any(one.logged for one in asked.aggregates):
-                    asked = msgspec.structs.replace(asked, deduplicate=Deduplication((*told, ID), 9 * SECOND))
-            sliding = isinstance(asked, Query) and isinstance(asked.window, Sliced)
-            if run.retains and not again and sliding and not has_complete_column(asked):
-                asked = with_complete(asked)
+            new_query = altered(dice, again, menu) if again else random_query(dice, name, menu, current)  # type: ignore[arg-type]
+            if run.repeats and not again and dice.random() < 0.5 and isinstance(new_query, Query):
+                named = tuple(key for key in new_query.keys if isinstance(key, Column))
+                if len(named) == len(new_query.keys) and not any(one.logged for one in new_query.aggregates):
+                    new_query = msgspec.structs.replace(new_query, deduplicate=Deduplication((*named, ID), 9 * SECOND))
+            sliding = isinstance(new_query, Query) and isinstance(new_query.window, Sliced)
+            if run.retains and not again and sliding and not has_complete_column(new_query):
+                new_query = with_complete(new_query)
             back = None
             if run.backfills and sliding and dice.random() < 0.6:
                 newest = pond.manifest.max_time.get(STREAM.name, {}).get("*", 0)
                 back = dice.choice((ALWAYS, ALWAYS, newest - dice.randint(0, 60) * SECOND))
             try:
-                change: Change = validate.add(pond, asked, backfill_us=back)
+                change: Change = validate.add(pond, new_query, backfill_us=back)
             except UnsupportedQuery:
                 return "refused"
         elif kind in ("alter", "shadow"):
@@ -271,9 +271,10 @@ def change_at_random(dice: random.Random, run: Changing, menu: Menu) -> str:
 
 def aggregated(number: int) -> Query:
     """A query with one cell in all."""
-    asked = (aggregate_of("count", None),)
+    aggregates = (aggregate_of("count", None),)
     outputs = (Named("n", Column("agg:0", "bigint")),)
-    return Query(f"q{number}", STREAM.name, "ts", 0, Sliding(10 * SECOND, 10 * SECOND), (), asked, outputs, sink=MEMORY)
+    window = Sliding(10 * SECOND, 10 * SECOND)
+    return Query(f"q{number}", STREAM.name, "ts", 0, window, (), aggregates, outputs, sink=MEMORY)
 
 
 def random_run(
@@ -307,9 +308,9 @@ class NaiveSets:
     def change(self, change: Change) -> None:
         for i, naive in enumerate(self._sets):
             if isinstance(change, Add | Alter):
-                asked = change.stored.query
-                assert isinstance(asked, Query)
-                stored = StoredQuery.of(plain_queries(asked)[i])
+                query = change.stored.query
+                assert isinstance(query, Query)
+                stored = StoredQuery.of(plain_queries(query)[i])
                 naive.change(msgspec.structs.replace(change, stored=stored))
             else:
                 naive.change(change)
@@ -319,24 +320,24 @@ class NaiveSets:
             naive.epoch()
 
     def rows(self, epochs: Sequence[Sequence[dict[str, Any]]], *, drained: bool) -> dict[str, list[Any]]:
-        told = [naive.rows(epochs, drained=drained) for naive in self._sets]
-        return {name: [row for rows in told for row in rows[name]] for name in told[0]}
+        found = [naive.rows(epochs, drained=drained) for naive in self._sets]
+        return {name: [row for rows in found for row in rows[name]] for name in found[0]}
 
 
-def rolled_up(asked: Query) -> Query:
+def rolled_up(query: Query) -> Query:
     """The query by the ROLLUP of two keys."""
     keys = Column("k", "string"), Column("flag", "boolean"), literal(0, "bigint")
     sets = GroupingSet((0, 1), 0), GroupingSet((0,), 1), GroupingSet((), 3)
-    results = [one for one in asked.output if all(name.startswith("agg:") for name in columns_of(one.expression))]
+    results = [one for one in query.output if all(name.startswith("agg:") for name in columns_of(one.expression))]
     shown = [Named(f"by_{i}", Column(f"key:{i}", key.type)) for i, key in enumerate(keys)]
     start = Named("at", Column("window.start", "timestamp"))
-    return msgspec.structs.replace(asked, keys=keys, sets=sets, output=(*results, start, *shown), having=None)
+    return msgspec.structs.replace(query, keys=keys, sets=sets, output=(*results, start, *shown), having=None)
 
 
 @pytest.mark.parametrize("seed", seeds(0, 3))
 def test_queries_with_grouping_sets_change_as_a_plain_query_for_each_set_does(tmp_path: Path, seed: int) -> None:
     case = random_case(seed, 120, 3, epochs=10, menu=SLICED)
-    one, two, three = (kept(rolled_up(asked)) for asked in case.queries if isinstance(asked, Query))
+    one, two, three = (kept(rolled_up(one_)) for one_ in case.queries if isinstance(one_, Query))
     run, deal = Changing(tmp_path, [one], 2), dealt(seed)
     run.naive = NaiveSets([one], {"least": literal(3, "bigint")})
     changes: dict[int, Callable[[KnownPond], Change]] = {
@@ -406,18 +407,18 @@ def test_tallies_and_events_outlive_the_delays_by_which_they_were_kept(
         for second in range(40, 120)
     ]
     logged = (Aggregate(function, Column("v", "int"), None, "bigint" if function == "count_distinct" else "int"),)
-    asked = {
+    by_delay = {
         delay: msgspec.structs.replace(
             aggregated(i), aggregates=logged, window=Sliding(30 * SECOND, 30 * SECOND), delay_us=delay * SECOND
         )
         for i, delay in enumerate((0, 30, 60))
     }  # fmt: skip
-    run = Changing(tmp_path, [asked[0], asked[30]], 2)
+    run = Changing(tmp_path, [by_delay[0], by_delay[30]], 2)
     for at, rows in enumerate(epochs):
         if at == 10:
-            run.change(validate.drop(run.between(), asked[30].name))
+            run.change(validate.drop(run.between(), by_delay[30].name))
         if at == 20:
-            run.change(validate.add(run.between(), asked[60]))
+            run.change(validate.add(run.between(), by_delay[60]))
         run.epoch([rows])
     assert run.check(epochs, "delays") > 3
 
@@ -452,11 +453,11 @@ def test_a_backfilled_query_emits_all_rows_of_its_past(tmp_path: Path) -> None:
         run.epoch([rows[:5], rows[5:]])
     sliding = {"window": Sliding(25 * SECOND, 5 * SECOND, SECOND), "delay_us": 4 * SECOND}
     distinct = (Aggregate("count_distinct", Column("k", "string"), None, "bigint"),)
-    asked = {
+    variants = {
         "sliding": (sliding, ALWAYS), "late": (sliding, 38 * SECOND),
         "key": ({"keys": (Column("k", "string"),)}, ALWAYS), "events": ({"aggregates": distinct}, ALWAYS),
     }  # fmt: skip
-    for name, (fields, back) in asked.items():
+    for name, (fields, back) in variants.items():
         change = validate.add(run.between(), msgspec.structs.replace(ten, name=name, **fields), backfill_us=back)
         price = price_of(run.between(), change, run.pond.setting)
         assert price.cost == COMPLETE_AT_ONCE
@@ -464,14 +465,14 @@ def test_a_backfilled_query_emits_all_rows_of_its_past(tmp_path: Path) -> None:
         run.change(change)
     run.restart()
     sections = run.pond.manifest.sections.values()
-    assert {one.group for one in sections if one.kind == "backfill"} == {f"{name}@0" for name in asked}
+    assert {one.group for one in sections if one.kind == "backfill"} == {f"{name}@0" for name in variants}
     for rows in epochs[30:]:
         run.epoch([rows])
         assert not [one for one in run.pond.manifest.sections.values() if one.kind == "backfill"]
     assert run.check(epochs, "backfilled") > 30
     assert not run.pond.spec.effects.recalled
-    whole = {name: complete_from(run.pond.spec, name) for name in asked}
-    assert whole == {name: 41 * SECOND if name == "late" else None for name in asked}
+    whole = {name: complete_from(run.pond.spec, name) for name in variants}
+    assert whole == {name: 41 * SECOND if name == "late" else None for name in variants}
     groups = {one.group for one in run.pond.manifest.sections.values() if one.kind == "segment"}
     assert groups <= {group.id for group in run.pond.plan.groups}
 
@@ -484,14 +485,14 @@ def test_events_that_are_retained_make_any_window_whole(tmp_path: Path) -> None:
     for rows in epochs[:30]:
         run.epoch([rows[:5], rows[5:]])
     large = call("ge", (Column("v", "int"), literal(5, "int")), "boolean")
-    asked = {
+    variants = {
         "filter": {"where": large},
         "window": {"window": Sliding(17 * SECOND, 3 * SECOND, 2 * SECOND), "delay_us": 4 * SECOND},
         "key": {"keys": (Column("k", "string"),), "window": Sliding(25 * SECOND, 5 * SECOND)},
         "events": {"aggregates": (Aggregate("count_distinct", Column("k", "string"), None, "bigint"),), "where": large},
     }
     newest = max(row["ts"] for row in epochs[29])
-    for name, fields in asked.items():
+    for name, fields in variants.items():
         change = validate.add(run.between(), msgspec.structs.replace(ten, name=name, **fields))
         price = price_of(run.between(), change, run.pond.setting)
         assert (change.recall_us, price.cost) == (newest - 45 * SECOND, COMPLETE_AT_ONCE)
@@ -570,19 +571,19 @@ def test_incomplete_windows_are_emitted_if_their_rows_may_say_so(tmp_path: Path,
     for rows in epochs[30:]:
         run.epoch([rows])
     run.check(epochs, "incomplete")
-    told = rows_of(run._sinks["fine"].table())
+    emitted = rows_of(run._sinks["fine"].table())
     # without retained events it saw nothing of [10, 30), with those of two seconds no window is whole that was open
     complete = {0: [False, False, False, True], 2: [False, False, False, False], 12: [False, False, True, True]}
-    assert [row["_complete"] for row in told[:4]] == complete[kept_s]
-    assert all(row["_complete"] for row in told[4:])
+    assert [row["_complete"] for row in emitted[:4]] == complete[kept_s]
+    assert all(row["_complete"] for row in emitted[4:])
 
 
 def wide(name: str, key: str) -> Query:
     """A query whose state is a cell per key."""
-    asked = aggregate_of("sum", Column("amount", "double")), aggregate_of("count", None)
+    aggregates = aggregate_of("sum", Column("amount", "double")), aggregate_of("count", None)
     outputs = (Named("n", Column("agg:1", "bigint")),)
     window = Sliding(100 * SECOND, 50 * SECOND)
-    return Query(name, STREAM.name, "ts", 0, window, (Column(key, "string"),), asked, outputs, sink=MEMORY)
+    return Query(name, STREAM.name, "ts", 0, window, (Column(key, "string"),), aggregates, outputs, sink=MEMORY)
 
 
 def on_disk(folder: Path, *places: str) -> int:
@@ -658,8 +659,8 @@ def test_a_query_begins_where_time_is_still_cut_at_its_edges(tmp_path: Path, mon
         run.epoch([rows])
     patient = msgspec.structs.replace(ten, name="patient", delay_us=3600 * SECOND)
     twenty = msgspec.structs.replace(ten, name="twenty", window=Sliding(20 * SECOND, 20 * SECOND))
-    for asked in (patient, twenty):
-        change = validate.add(run.between(), asked)
+    for new_query in (patient, twenty):
+        change = validate.add(run.between(), new_query)
         assert change.since_us == 40 * SECOND, "the watermark is at 42.9 s"
         run.change(change)
     for rows in epochs[48:]:
@@ -673,8 +674,8 @@ def test_what_a_query_with_frames_counts_is_in_no_cell(tmp_path: Path) -> None:
     frames = msgspec.structs.replace(twenty, name="frames", window=Range(5 * SECOND), where=named)
     run = Changing(tmp_path, [twenty, frames], 1)
     run.epoch([[event(second, random.Random(second)) for second in range(18)]])
-    asked = msgspec.structs.replace(twenty, name="named", where=named)
-    assert validate.add(run.between(), asked).since_us == 17 * SECOND + 1
+    new_query = msgspec.structs.replace(twenty, name="named", where=named)
+    assert validate.add(run.between(), new_query).since_us == 17 * SECOND + 1
 
 
 def event(second: float, dice: random.Random) -> dict[str, Any]:

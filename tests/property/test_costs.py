@@ -67,13 +67,13 @@ def test_parts_sum_to_the_whole(whole: int, weights: dict[int, int]) -> None:
 
 @pytest.mark.parametrize("seed", seeds(0, 2))
 def test_what_queries_cost_sums_to_what_the_pond_costs(tmp_path: Path, seed: int) -> None:
-    asked = [*query_set(random.Random(seed), 7), EACH, BOTH]
-    pond = ChangingPond(tmp_path, [STREAM], asked, 2, 16)
+    queries = [*query_set(random.Random(seed), 7), EACH, BOTH]
+    pond = ChangingPond(tmp_path, [STREAM], queries, 2, 16)
     for second in range(3):
         pond.epoch(rows(20 * second))
         record, plan = newest(pond), pond.plan
         found = costs(plan, pond.manifest, record.counts)
-        assert {*found} == {one.name for one in asked}
+        assert {*found} == {one.name for one in queries}
         whole = summed(found.values())
         assert whole.time_us == whole_us(record.counts) > 0
         assert whole.bytes == sum(s.size for some in live_state(plan, pond.manifest).values() for s in some) > 0
@@ -98,13 +98,13 @@ def test_the_state_that_only_one_query_needs_goes_with_it(tmp_path: Path) -> Non
 
 
 def test_what_is_a_querys_own_is_what_goes_with_it_and_nobody_elses(tmp_path: Path) -> None:
-    def asked(name: str, *aggregates: Aggregate) -> Query:
-        told = tuple(Named(f"o{i}", Column(f"agg:{i}", one.type)) for i, one in enumerate(aggregates))
-        return replace(COUNT, name=name, aggregates=aggregates, output=told)
+    def query_of(name: str, *aggregates: Aggregate) -> Query:
+        output = tuple(Named(f"o{i}", Column(f"agg:{i}", one.type)) for i, one in enumerate(aggregates))
+        return replace(COUNT, name=name, aggregates=aggregates, output=output)
 
     each = ("sum", "v", "int"), ("max", "g", "bigint"), ("min", "ts", "timestamp"), ("sum", "amount", "double")
     made = [aggregate_of(function, Column(name, type)) for function, name, type in each]
-    some = [asked("count", aggregate_of("count", None)), *(asked(f"q{i}", one) for i, one in enumerate(made))]
+    some = [query_of("count", aggregate_of("count", None)), *(query_of(f"q{i}", one) for i, one in enumerate(made))]
 
     def run(name: str, queries: list[Query]) -> ChangingPond:
         pond = ChangingPond(tmp_path / name, [STREAM], queries, 1, 16)
@@ -135,19 +135,19 @@ def test_a_query_over_its_budget_is_quarantined_and_its_state_goes(tmp_path: Pat
     greedy = replace(COUNT, name="greedy", budget=budget)
     modest = replace(COUNT, name="modest", keys=(), budget=Budget(state=10**6, keys=10, time=10**9))
     pond, watch = ChangingPond(tmp_path, [STREAM], [greedy, modest, EACH], 1, 16), Budgets()
-    told: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for second in (1, 2):
         pond.epoch(rows(second))
         watch.committed(committed(newest(pond), spec=pond.spec, plan=pond.plan, manifest=pond.manifest))
         for name, reason in watch.over().items():
-            told[name] = reason
+            reasons[name] = reason
             pond.change(validate.halt(KnownPond(pond.spec, pond.manifest), name, reason))
-    assert [*told] == ["greedy"] and why in told["greedy"] and f"[{OverBudgetError.code}]" in told["greedy"]
+    assert [*reasons] == ["greedy"] and why in reasons["greedy"] and f"[{OverBudgetError.code}]" in reasons["greedy"]
     assert {one.query.name for group in pond.plan.groups for one in group.queries} == {"modest"}
     assert state_of(pond.spec, "greedy") == "quarantined"
     live = {group.id for group in pond.plan.groups}
     assert {one.group for one in pond.manifest.sections.values() if one.kind in ("segment", "keys")} <= live
-    assert [one.change for one in history(pond.log, pond.manifest)] == [Halt("greedy", told["greedy"])]
+    assert [one.change for one in history(pond.log, pond.manifest)] == [Halt("greedy", reasons["greedy"])]
     for kind in ("pause", "resume", "promote", "halt"):
         with pytest.raises(ChangeRefused, match="is quarantined"):
             getattr(validate, kind)(KnownPond(pond.spec, pond.manifest), "greedy", *(["why"] if kind == "halt" else []))

@@ -79,47 +79,47 @@ def events(seed: int, count: int, era: int = 0) -> list[dict[str, Any]]:
     return rows
 
 
-def check(asked: Sequence[Query], epochs: list[list[dict[str, Any]]], run: Run) -> int:
+def check(registered: Sequence[Query], epochs: list[list[dict[str, Any]]], run: Run) -> int:
     found, left_out = run.answers(), 0
-    for query in asked:
+    for query in registered:
         twin, marked = (query, epochs) if query.deduplicated is None else without_repeats(query, epochs)
         expected = windows.answer(twin, marked, drained=True)
         assert_same_rows(expected, found.rows[query.name], about=query.name)
         repeated = run.ledger.counts.get(query.name, {}).get("repeated", 0)
-        told = windows.counts(query, epochs)["applied"] - windows.counts(twin, marked)["applied"]
-        assert repeated == told
+        expected_repeats = windows.counts(query, epochs)["applied"] - windows.counts(twin, marked)["applied"]
+        assert repeated == expected_repeats
         left_out += repeated
     return left_out
 
 
 @pytest.mark.parametrize("seed", seeds(0, 2))
 def test_events_that_repeat_are_left_out_as_the_naive_twin_does(seed: int, tmp_path: Path) -> None:
-    asked, dice = queries(STREAM.name, 15), random.Random(seed)
+    registered, dice = queries(STREAM.name, 15), random.Random(seed)
     epochs = cut(events(seed, 250), dice)
-    run, deal = Run(tmp_path, asked, 1 + seed % 3, 16), dealt(seed)
+    run, deal = Run(tmp_path, registered, 1 + seed % 3, 16), dealt(seed)
     for batch in epochs:
         run.epoch(deal(batch))
     run.pond.drain()
-    assert check(asked, epochs, run) > 30
+    assert check(registered, epochs, run) > 30
 
 
 def test_cells_split_by_signature_leave_out_the_same_events(tmp_path: Path) -> None:
-    asked, dice = queries(STREAM.name, 15, 24), random.Random(8)
-    assert any(group.signed and group.deduplicated for group in build_plan(asked).groups)
+    registered, dice = queries(STREAM.name, 15, 24), random.Random(8)
+    assert any(group.signed and group.deduplicated for group in build_plan(registered).groups)
     epochs = cut(events(8, 150), dice)
-    run = Run(tmp_path, asked, 2, 16)
+    run = Run(tmp_path, registered, 2, 16)
     for batch in epochs:
         run.epoch(dealt(8)(batch))
     run.pond.drain()
-    assert check(asked, epochs, run) > 100
+    assert check(registered, epochs, run) > 100
 
 
 def test_keys_of_events_that_wait_outlive_a_generation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fold, "FAN_IN", 2)
-    asked, dice = queries(STREAM.name, 15)[1:4], random.Random(9)
-    group, plan = build_plan(asked).of_query("once")
+    registered, dice = queries(STREAM.name, 15)[1:4], random.Random(9)
+    group, plan = build_plan(registered).of_query("once")
     epochs = cut(events(9, 500, era=20), dice)
-    run = Run(tmp_path, asked, 1, 16)
+    run = Run(tmp_path, registered, 1, 16)
     generations, waiting, due = set(), 0, list[Due | None]()
     for batch in epochs:
         run.epoch([batch])
@@ -129,7 +129,7 @@ def test_keys_of_events_that_wait_outlive_a_generation(tmp_path: Path, monkeypat
         due.append(next_due(group, plan, pond.manifest, Files(Path(pond.setting.folder)), 1))
         waiting = max(waiting, sum(section.rows for section in live if section.kind == "events"))
     run.pond.drain()
-    assert check(asked, epochs, run) > 50
+    assert check(registered, epochs, run) > 50
     assert len(generations) > 2
     assert all(due[next(i for i, batch in enumerate(epochs) if batch) :])  # what waits is due, too
     assert waiting < 500  # two logs; each holds what the watermark has not passed, and 40 seconds more
@@ -141,10 +141,10 @@ def test_no_cut_changes_which_events_are_left_out(seed: int, tmp_path: Path) -> 
     rows = events(seed, 200)
     for o, row in enumerate(rows):
         row.update(p=dice.randint(0, 1), o=o, amount=float(dice.randint(0, 9)))  # an order tells which is first
-    patient, hasty = queries("tx", 500), [replace(query, name=f"{query.name}2") for query in queries("tx", 10)]
+    patient, impatient = queries("tx", 500), [replace(query, name=f"{query.name}2") for query in queries("tx", 10)]
     found = []
     for turn in range(3):
-        run = Run(tmp_path / str(turn), [*patient, *hasty], 1 + turn, 16, stream=ORDERED)
+        run = Run(tmp_path / str(turn), [*patient, *impatient], 1 + turn, 16, stream=ORDERED)
         for batch in cut(rows, dice, (5, 30, 200)[turn]):
             run.epoch([[row for row in batch if row["p"] == p] for p in (0, 1)])
         run.pond.drain()

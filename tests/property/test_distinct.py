@@ -216,7 +216,7 @@ def test_forgotten_keys_leave_the_state(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("seed", seeds(0, 1))
-def test_an_order_tells_which_event_is_the_first(seed: int, tmp_path: Path) -> None:
+def test_the_order_decides_which_event_is_the_first(seed: int, tmp_path: Path) -> None:
     dice = random.Random(seed)
     rows = [{**row, "v": dice.randint(0, 1), "o": o} for o, row in enumerate(events(seed, 200))]
     registered = [distinct("ever", [KEY, ID], None, 10**6 * SECOND), distinct("untimed", [ID], None, None)]

@@ -38,16 +38,17 @@ EPOCHS = st.lists(st.lists(st.tuples(st.integers(-50, 6000), st.integers(0, 1)),
     st.lists(st.tuples(WINDOWS, st.integers(0, 300)), min_size=1, max_size=3), EPOCHS, st.integers(1, 2), st.booleans()
 )
 def test_the_window_due_is_the_first_open_one_with_an_event(
-    asked: list[tuple[Sliced, int]], epochs: list[list[tuple[int, int]]], instances: int, many_filters: bool
+    shapes: list[tuple[Sliced, int]], epochs: list[list[tuple[int, int]]], instances: int, many_filters: bool
 ) -> None:
     count = (Aggregate("count", None, None, "bigint"),)
     output = (Named("n", Column("agg:0", "bigint")),)
     queries = [
-        Query(f"q{i}", "tx", "ts", delay, window, (V,), count, output, WHERE) for i, (window, delay) in enumerate(asked)
+        Query(f"q{i}", "tx", "ts", delay, window, (V,), count, output, WHERE)
+        for i, (window, delay) in enumerate(shapes)
     ]
     above = [call("gt", (V, literal(i, "bigint")), "boolean") for i in range(1, SIGNED_FROM)]
     others = [
-        Query(f"other{i}", "tx", "ts", 0, asked[0][0], (V,), count, output, where) for i, where in enumerate(above)
+        Query(f"other{i}", "tx", "ts", 0, shapes[0][0], (V,), count, output, where) for i, where in enumerate(above)
     ]
     with TemporaryDirectory() as folder:
         pond = ChangingPond(Path(folder), [TX], [*queries, *(others if many_filters else ())], instances)
@@ -75,10 +76,10 @@ def test_the_window_due_is_the_first_open_one_with_an_event(
     st.integers(1, 2),
 )  # fmt: skip
 def test_the_session_due_is_the_open_one_that_ends_first(
-    asked: list[tuple[Session, int]], epochs: list[list[tuple[int, int]]], instances: int
+    shapes: list[tuple[Session, int]], epochs: list[list[tuple[int, int]]], instances: int
 ) -> None:
     count, output = (Aggregate("count", None, None, "bigint"),), (Named("n", Column("agg:0", "bigint")),)
-    queries = [Query(f"q{i}", "tx", "ts", delay, window, (), count, output) for i, (window, delay) in enumerate(asked)]
+    queries = [Query(f"q{i}", "tx", "ts", delay, window, (), count, output) for i, (window, delay) in enumerate(shapes)]
     with TemporaryDirectory() as folder:
         pond = ChangingPond(Path(folder), [TX], queries, instances)
         taken: dict[str, list[int]] = {query.name: [] for query in queries}
@@ -99,12 +100,12 @@ def test_the_session_due_is_the_open_one_that_ends_first(
 @settings(max_examples=examples(12))
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 300)), min_size=1, max_size=3), EPOCHS, st.integers(1, 2))
 def test_the_event_due_is_the_first_without_a_row(
-    asked: list[tuple[int, int]], epochs: list[list[tuple[int, int]]], instances: int
+    shapes: list[tuple[int, int]], epochs: list[list[tuple[int, int]]], instances: int
 ) -> None:
     count = (Aggregate("count", None, None, "bigint"),)
     output = (Named("n", Column("agg:0", "bigint")),)
     queries = [
-        Query(f"q{i}", "tx", "ts", delay, Range(us), (V,), count, output, WHERE) for i, (us, delay) in enumerate(asked)
+        Query(f"q{i}", "tx", "ts", delay, Range(us), (V,), count, output, WHERE) for i, (us, delay) in enumerate(shapes)
     ]
     with TemporaryDirectory() as folder:
         pond = ChangingPond(Path(folder), [TX], queries, instances)
@@ -127,8 +128,8 @@ def test_the_event_due_is_the_first_without_a_row(
 
 def test_the_row_due_of_so_many_events_is_the_first_that_is_complete(tmp_path: Path) -> None:
     output = (Named("n", Column("agg:0", "bigint")),)
-    asked = Query("q", "tx", "ts", 100, Counted(3, 2), (V,), (Aggregate("count", None, None, "bigint"),), output)
-    pond = ChangingPond(tmp_path, [TX], [asked], 2)
+    query = Query("q", "tx", "ts", 100, Counted(3, 2), (V,), (Aggregate("count", None, None, "bigint"),), output)
+    pond = ChangingPond(tmp_path, [TX], [query], 2)
 
     def due(*events: tuple[int, int]) -> tuple[int, int, int] | None:
         rows = {"ts": pa.array([time for time, _ in events], pa.int64()), "v": pa.array([v for _, v in events])}

@@ -290,15 +290,15 @@ def test_nested_expressions_on_small_nasty_streams(rows: list[dict[str, Any]], d
 
 
 def test_a_sub_expression_is_evaluated_once() -> None:
-    asked: list[str] = []
+    looked_up: list[str] = []
 
     class Spy(dict[str, Values]):
         def __getitem__(self, name: str) -> Values:
-            asked.append(name)
+            looked_up.append(name)
             return super().__getitem__(name)
 
     twice = Call("add", (Column("a", DOUBLE), literal(1.0, DOUBLE)), DOUBLE)
     rows = Evaluator(Spy({"a": Values(np.array([1.0]))}), 1)
     total = rows(Call("multiply", (twice, Call("sqrt", (twice,), DOUBLE)), DOUBLE))
     assert total.data.tolist() == [2 * 2**0.5]
-    assert asked == ["a"]
+    assert looked_up == ["a"]

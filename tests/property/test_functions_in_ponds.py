@@ -63,7 +63,7 @@ def expected(rows: list[dict[str, Any]], window: Sliding, heavy: bool, given: An
 def test_sessions_are_windows_too(tmp_path: Path) -> None:
     gap = Session(4 * SECOND)
     called = [function("joined", "holistic"), function("Joined", "mergeable"), function("joined_all", "grouped")]
-    asked = [query(made.kind, made, gap) for made in called]
+    queries = [query(made.kind, made, gap) for made in called]
     rows = events(5)
     right: dict[tuple[int, str], str] = {}
     for k in "abc":
@@ -74,7 +74,7 @@ def test_sessions_are_windows_too(tmp_path: Path) -> None:
                 run = []
             run.append(row)
         right[run[0][0], k] = joined([value for _, _, value in run])
-    found = answers(tmp_path / "p", asked, [rows[:50], rows[50:]], 2)
+    found = answers(tmp_path / "p", queries, [rows[:50], rows[50:]], 2)
     assert len(right) > 6
     for made in called:
         assert found_in(found.rows[made.kind]) == right, made.kind
@@ -115,14 +115,14 @@ def test_answers_are_those_of_a_recomputation(tmp_path: Path, seed: int) -> None
         "mergeable": function("Joined", "mergeable"),
         "grouped": function("joined_all", "grouped"),
     }
-    asked = [
+    queries = [
         query(f"{kind}_{i}_{heavy}", made, window, HEAVY if heavy else None)
         for (kind, made), (i, window), heavy in itertools.product(called.items(), enumerate(WINDOWS), (False, True))
     ]
     rows = events(seed)
     epochs = [rows[:50], [], rows[50:80], rows[80:]]
     for instances, partition in ((1, whole), (3, dealt(seed))):
-        found = answers(tmp_path / str(instances), asked, epochs, instances, deal=partition)
+        found = answers(tmp_path / str(instances), queries, epochs, instances, deal=partition)
         assert not found.quarantined
         for i, window in enumerate(WINDOWS):
             for heavy in (False, True):
@@ -135,8 +135,8 @@ def test_rows_that_may_change_are_recomputed(tmp_path: Path) -> None:
     called = [function("joined", "holistic"), function("Joined", "mergeable"), function("joined_all", "grouped")]
     rows, window = events(8), WINDOWS[1]
     modes = (("emit", {"emit": "update"}), ("correct", {"delay_us": 0, "correct_us": 3600 * SECOND}))
-    asked = [replace(query(f"{made.kind}_{how}", made, window), **mode) for made in called for how, mode in modes]
-    found = answers(tmp_path / "p", asked, [rows[:50], rows[50:80], rows[80:]], 2, drained=False)
+    queries = [replace(query(f"{made.kind}_{how}", made, window), **mode) for made in called for how, mode in modes]
+    found = answers(tmp_path / "p", queries, [rows[:50], rows[50:80], rows[80:]], 2, drained=False)
     right = expected(rows, window, False, joined)
     closed = {at: text for at, text in right.items() if at[0] + window.size_us <= max(row["ts"] for row in rows)}
     assert 0 < len(closed) < len(right)
@@ -154,8 +154,8 @@ def test_no_call_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         found = answers(tmp_path / str(most), [query("q", made, window)], [rows])
         assert found_in(found.rows["q"]) == right
         bad = replace(function("raises", "holistic", "double"))
-        told = answers(tmp_path / f"bad{most}", [query("bad", bad, WINDOWS[0])], [FAILING]).quarantined["bad"]
-        assert 'for the key ["b"].' in told
+        reason = answers(tmp_path / f"bad{most}", [query("bad", bad, WINDOWS[0])], [FAILING]).quarantined["bad"]
+        assert 'for the key ["b"].' in reason
 
 
 FAILING = [{"k": k, "amount": amount, "ts": SECOND} for k, amount in (("a", 1.0), ("b", 3.0), ("c", 5.0))]
@@ -173,9 +173,9 @@ def test_a_failure_quarantines_its_query_alone(tmp_path: Path, attribute: str, r
     bad = replace(function(attribute, "holistic", "double"), **rest)
     good = function("median", "holistic", "double")
     window = WINDOWS[0]
-    asked = [query("bad", bad, window), query("good", good, window), query("other", replace(good, name="m"), window)]
+    queries = [query("bad", bad, window), query("good", good, window), query("other", replace(good, name="m"), window)]
     for instances in (1, 3) if attribute == "raises" else (3,):
-        found = answers(tmp_path / str(instances), asked, [FAILING, [], FAILING[:1]], instances)
+        found = answers(tmp_path / str(instances), queries, [FAILING, [], FAILING[:1]], instances)
         assert list(found.quarantined) == ["bad"]
         assert found.quarantined["bad"].startswith(f"[MP-FUNCTION] The function {attribute}@1 {what}")
         assert ', for the key ["b"].' in found.quarantined["bad"]

@@ -17,7 +17,7 @@ from kit.judges.answers import Run, answers, dealt
 from kit.naive.expressions import Raised
 from kit.naive.queries import windows as twin
 from kit.naive.queries.grouping_sets import plain_queries
-from kit.naive.queries.output_modes import told_by_epoch
+from kit.naive.queries.output_modes import emitted_by_epoch
 from millpond.errors import OverflowedError
 from millpond.model.expressions import Column, call, columns_of, literal
 from millpond.model.query import GroupingSet, Named, Query
@@ -61,7 +61,7 @@ def check(folder: Path, case: Case, instances: int, seed: int) -> int:
         for name, sink in run.sinks.items():
             found[name].append(rows_of(sink.table())[before[name] :])
     for query in case.queries:
-        judge = told_by_epoch if query.changing else twin.answer_by_epoch
+        judge = emitted_by_epoch if query.changing else twin.answer_by_epoch
         try:
             expected = [judge(plain, case.epochs) for plain in plain_queries(query)]
         except (Raised, OverflowedError):

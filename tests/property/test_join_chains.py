@@ -84,13 +84,13 @@ def random_graph(dice: random.Random) -> list[Query | Join]:
     window = dice.choice([TEN, TEN, Sliding(9 * SECOND, 3 * SECOND), Sliding(10 * SECOND, 10 * SECOND, 3 * SECOND)])
     first = sums("a", "events", window, dice.choice([0, 5]))
     times = {"a": dice.choice(["w.time", "w.end"]), "b": "w.time"}
-    asked: list[Query | Join] = [first]
+    graph: list[Query | Join] = [first]
     bound = dice.randint(-15, 15) * SECOND
     whens: list[Within | Sliding] = [SAME, Within(bound, bound + dice.randint(0, 20) * SECOND)]
     shape = dice.choice(["two", "stream", "self"])
     left = side("a", times["a"])
     if shape == "two":
-        asked.append(sums("b", "paid", dice.choice([window, TEN]), dice.choice([0, 5])))
+        graph.append(sums("b", "paid", dice.choice([window, TEN]), dice.choice([0, 5])))
         right = side("b", times["b"])
     elif shape == "stream":
         right = side("paid", "ts", dice.choice([0, 5]), V)
@@ -107,15 +107,15 @@ def random_graph(dice: random.Random) -> list[Query | Join]:
     conditions: list[Expression | None] = [None, None, low]
     join = replace(join, condition=dice.choice(conditions), having=call("isnotnull", (TOTAL_OF,), "boolean")
                    if dice.randint(0, 3) == 0 else None)  # fmt: skip
-    asked.append(join)
-    told = dice.choice(times_of(join))
-    last = over(join, "top", told, dice.choice([Sliding(30 * SECOND, 30 * SECOND), Sliding(20 * SECOND, 10 * SECOND)]),
+    graph.append(join)
+    time = dice.choice(times_of(join))
+    last = over(join, "top", time, dice.choice([Sliding(30 * SECOND, 30 * SECOND), Sliding(20 * SECOND, 10 * SECOND)]),
                 dice.choice([(), (K,)]))  # fmt: skip
-    asked.append(last)
+    graph.append(last)
     if dice.randint(0, 2) == 0:
         near = Within(-20 * SECOND, 5 * SECOND)
-        asked.append(joined("again", side("top"), side("j", told), dice.choice(KINDS), near))
-    return asked
+        graph.append(joined("again", side("top"), side("j", time), dice.choice(KINDS), near))
+    return graph
 
 
 TOTAL_OF = Column("left:1", "bigint")
@@ -137,9 +137,9 @@ def random_epochs(dice: random.Random) -> list[dict[str, list[dict[str, Any]]]]:
     return epochs
 
 
-def started(folder: Path, asked: list[Query | Join], instances: int) -> Run:
-    read = {name for query in asked for name in query.streams}
-    return Run(folder, asked, instances, others=[PAID, *(chained_stream(one) for one in asked if one.name in read)])
+def started(folder: Path, graph: list[Query | Join], instances: int) -> Run:
+    read = {name for query in graph for name in query.streams}
+    return Run(folder, graph, instances, others=[PAID, *(chained_stream(one) for one in graph if one.name in read)])
 
 
 @settings(PROPERTY, max_examples=examples(20))
@@ -148,25 +148,25 @@ def test_each_epoch_answers_with_what_the_epoch_before_committed(
     seed: int, instances: int, folders: Iterator[Path]
 ) -> None:
     dice, folder = random.Random(seed), next(folders)
-    asked, epochs = random_graph(dice), random_epochs(dice)
-    expected = rows_by_epoch(asked, epochs)
-    run, numbers, deal = started(folder, asked, instances), [], dealt(seed)
+    graph, epochs = random_graph(dice), random_epochs(dice)
+    expected = rows_by_epoch(graph, epochs)
+    run, numbers, deal = started(folder, graph, instances), [], dealt(seed)
     for batch in epochs:
         if dice.randint(0, 3) == 0:
-            run = started(folder, asked, instances)
+            run = started(folder, graph, instances)
         dies = dice.choice([None, None, "before", "after"])
         parts = {name: deal(rows) for name, rows in batch.items()}
         if dies is not None:
             run.pond.log = DyingLog(folder, dies)
             with pytest.raises(KeyboardInterrupt):
                 run.epoch_of(parts)
-            run = started(folder, asked, instances)
+            run = started(folder, graph, instances)
         if dies != "after":
             run.epoch_of(parts)
         numbers.append(run.pond.manifest.epoch_n)
     assert not run.pond.manifest.quarantined
-    for query in asked:
-        rows = dict(started(folder, asked, instances).sinks[query.name].epochs())
+    for query in graph:
+        rows = dict(started(folder, graph, instances).sinks[query.name].epochs())
         for number, wanted in zip(numbers, expected[query.name], strict=True):
             table = rows.pop(number, None)
             assert_same_rows(wanted, [] if table is None else rows_of(table), about=f"{query} at {number}")
@@ -177,17 +177,17 @@ def test_each_epoch_answers_with_what_the_epoch_before_committed(
 @given(seed=st.integers(0, 2**32), instances=st.integers(1, 3))
 def test_in_the_end_every_level_has_answered(seed: int, instances: int, folders: Iterator[Path]) -> None:
     dice, folder = random.Random(seed), next(folders)
-    asked, epochs = random_graph(dice), random_epochs(dice)
-    run, deal = started(folder, asked, instances), dealt(seed)
+    graph, epochs = random_graph(dice), random_epochs(dice)
+    run, deal = started(folder, graph, instances), dealt(seed)
     for batch in epochs:
         run.epoch_of({name: deal(rows) for name, rows in batch.items()})
         if dice.randint(0, 2) == 0:
             run.pond.settle()
-    run = started(folder, asked, instances)
+    run = started(folder, graph, instances)
     run.pond.drain()
     assert not run.pond.manifest.quarantined
-    wanted = rows_in_the_end(asked, epochs)
-    for query in asked:
+    wanted = rows_in_the_end(graph, epochs)
+    for query in graph:
         assert_same_rows(wanted[query.name], rows_of(run.sinks[query.name].table()), about=str(query))
     run.pond.settle()
     floors = run.pond.manifest.watermark_floor
@@ -242,10 +242,10 @@ def test_each_level_costs_one_epoch(tmp_path: Path) -> None:
 
 
 def test_rows_of_a_join_that_only_others_read_go_when_they_were_read(tmp_path: Path) -> None:
-    asked = chain("full")
-    read = {name for query in asked for name in query.streams}
-    others = [PAID, *(chained_stream(one) for one in asked if one.name in read)]
-    run = Run(tmp_path, asked, others=others, keep_rows=False)
+    graph = chain("full")
+    read = {name for query in graph for name in query.streams}
+    others = [PAID, *(chained_stream(one) for one in graph if one.name in read)]
+    run = Run(tmp_path, graph, others=others, keep_rows=False)
     rows = events((1, "a", 5), (61, "b", 7))
     run.epoch_of({"events": [rows], "paid": [rows]})
     run.pond.settle()
@@ -256,12 +256,12 @@ def test_rows_of_a_join_that_only_others_read_go_when_they_were_read(tmp_path: P
 
 @pytest.mark.parametrize("raises", ["spend", "both"])
 def test_what_is_behind_a_query_that_raised_stands_still(tmp_path: Path, raises: str) -> None:
-    asked = chain()
-    place = [query.name for query in asked].index(raises)
+    graph = chain()
+    place = [query.name for query in graph].index(raises)
     zero = Column("agg:0", "bigint") if raises == "spend" else Column("left:1", "bigint")
     over_zero = call("divide", (literal(1.0, "double"), call("cast", (zero,), "double")), "double")
-    asked[place] = replace(asked[place], output=(*asked[place].output, Named("raises", over_zero)))
-    run = started(tmp_path, asked, 2)
+    graph[place] = replace(graph[place], output=(*graph[place].output, Named("raises", over_zero)))
+    run = started(tmp_path, graph, 2)
     rows = events((1, "a", 5), (11, "a", 0), (12, "b", 4), (61, "b", 7), (200, "b", 7))
     for row in rows:
         run.epoch_of({"events": [[row]], "paid": [[row]]})
@@ -272,10 +272,10 @@ def test_what_is_behind_a_query_that_raised_stands_still(tmp_path: Path, raises:
 
 
 def test_a_join_added_behind_others_answers_whole_windows(tmp_path: Path) -> None:
-    asked = chain("full")
-    run = started(tmp_path, asked[:1], 1)
+    graph = chain("full")
+    run = started(tmp_path, graph[:1], 1)
     run.epoch_of({"events": [events((1, "a", 5), (31, "b", 7))], "paid": [events((1, "a", 5), (35, "b", 7))]})
-    run = started(tmp_path, asked, 2)
+    run = started(tmp_path, graph, 2)
     rows = events((39, "a", 2), (70, "a", 2), (125, "a", 9), (181, "a", 1))
     run.epoch_of({"events": [rows], "paid": [rows]})
     run.pond.drain()
@@ -285,9 +285,9 @@ def test_a_join_added_behind_others_answers_whole_windows(tmp_path: Path) -> Non
 
 
 def test_a_trial_follows_rows_through_joins() -> None:
-    asked = chain()
-    streams = [STREAM, PAID, *(chained_stream(one) for one in asked[:3])]
-    with Trial.of(streams, asked, only="best", instances=2) as trial:
+    graph = chain()
+    streams = [STREAM, PAID, *(chained_stream(one) for one in graph[:3])]
+    with Trial.of(streams, graph, only="best", instances=2) as trial:
         trial.feed("events", [{"ts": 1, "k": "a", "v": 5}, {"ts": 61 * SECOND, "k": "b", "v": 1}])
         trial.feed("paid", [{"ts": 5, "k": "a", "v": 5}])
         assert trial.rows("both") == []

@@ -128,14 +128,14 @@ def random_join(dice: random.Random, name: str = "j", raising: bool = False) -> 
     return judged
 
 
-def fed(run: Run, batch: Batch, seed: int) -> None:
+def feed(run: Run, batch: Batch, seed: int) -> None:
     deal = dealt(seed)
     run.pond.in_one_task = seed % 3 == 1
     run.epoch_of({name: deal(rows) for name, rows in batch.items()})
 
 
-def started(folder: Path, asked: list[Join], instances: int) -> Run:
-    return Run(folder, asked, instances, others=[PAID])
+def started(folder: Path, joins: list[Join], instances: int) -> Run:
+    return Run(folder, joins, instances, others=[PAID])
 
 
 def rows_so_far(run: Run, name: str) -> list[dict[str, Any]]:
@@ -157,20 +157,20 @@ def is_given_up(run: Run, join: Join, epochs: list[Batch], until: float) -> bool
 def test_rows_are_those_of_the_naive_twin(tmp_path_factory: Any, seed: int, events: int, instances: int) -> None:
     """After every epoch what has left is what is final; in the end it is everything, and every event has one fate."""
     dice = random.Random(seed)
-    asked = [random_join(dice, f"j{i}") for i in range(3)]
+    joins = [random_join(dice, f"j{i}") for i in range(3)]
     epochs, folder = random_epochs(dice, events), tmp_path_factory.mktemp("pond")
-    run = started(folder, asked, instances)
+    run = started(folder, joins, instances)
     for i, batch in enumerate(epochs):
         if dice.randint(0, 3) == 0:  # a new driver, on what the log says
-            run = started(folder, asked, instances)
-        fed(run, batch, seed + i)
-        for join in asked:
+            run = started(folder, joins, instances)
+        feed(run, batch, seed + i)
+        for join in joins:
             mark = naive_join.mark_us(join, epochs[: i + 1])
             taken = naive_join.judged(join, epochs[: i + 1]).taken
             expected = [] if mark is None else naive_join.rows(join, taken, mark)
             assert_same_rows(expected, rows_so_far(run, join.name), about=str(join))
     run.pond.drain()
-    for join in asked:
+    for join in joins:
         judged = naive_join.judged(join, epochs)
         expected = naive_join.rows(join, judged.taken)
         assert_same_rows(expected, rows_so_far(run, join.name), about=str(join))
@@ -203,13 +203,13 @@ def test_small_runs_colliding_hashes_and_merged_sections(
     hashes = fold_joins.hashes_of
     monkeypatch.setattr(fold_joins, "hashes_of", lambda keys, rows: hashes(keys, rows) % np.uint64(2))
     dice = random.Random(seed)
-    asked = [random_join(dice, f"j{i}") for i in range(4)]
+    joins = [random_join(dice, f"j{i}") for i in range(4)]
     epochs = [batch for _ in range(3) for batch in random_epochs(dice, 8)]
-    run = started(tmp_path, asked, 2)
+    run = started(tmp_path, joins, 2)
     for i, batch in enumerate(epochs):
-        fed(run, batch, seed + i)
+        feed(run, batch, seed + i)
     run.pond.drain()
-    for join in asked:
+    for join in joins:
         judged = naive_join.judged(join, epochs)
         assert_same_rows(naive_join.rows(join, judged.taken), rows_so_far(run, join.name), about=str(join))
         counted = run.ledger.counts.get(join.name, {})
@@ -250,8 +250,8 @@ def test_joins_share_what_they_keep(tmp_path: Path) -> None:
     """Twenty joins of the same sides keep and move each event once."""
     moved = []
     for copies in (1, 20):
-        asked = [replace(near(), name=f"j{i}", when=Within(-i * SECOND, 10 * SECOND)) for i in range(copies)]
-        run = started(tmp_path / str(copies), asked, 1)
+        joins = [replace(near(), name=f"j{i}", when=Within(-i * SECOND, 10 * SECOND)) for i in range(copies)]
+        run = started(tmp_path / str(copies), joins, 1)
         rows = [event(f"k{i % 400}", i / 100, i) for i in range(4_000)]  # each meets a few
         run.epoch_of({"events": [rows], "paid": [rows]})
         moved.append(run.ledger.counts["*"]["bytes_moved"])
@@ -297,21 +297,21 @@ def test_joins_without_keys_on_any_grid(
     """Every pair meets on one instance, and an event without a partner leaves once, wherever input is cut."""
     dice = random.Random(seed)
     sides = {"left": dice.choice(("events", "paid")), "right": dice.choice(("events", "paid"))}
-    asked = []
+    joins = []
     for kind in KINDS:
         join = random_join(dice, kind)
         of_sides = {name: replace(join.sides[name], stream=stream, keys=()) for name, stream in sides.items()}
         made = with_late_by(replace(join, kind=kind, **of_sides), join.late_by or BY_EVENT)
         assert isinstance(made, Join)
-        asked.append(made)
+        joins.append(made)
     epochs = random_epochs(dice, events)
-    run = started(tmp_path_factory.mktemp("pond"), asked, instances)
+    run = started(tmp_path_factory.mktemp("pond"), joins, instances)
     for i, batch in enumerate(epochs):
         if random.Random(cut + i).randint(0, 3) == 0:
             run.epoch_of({})
-        fed(run, batch, deal + i)
+        feed(run, batch, deal + i)
     run.pond.drain()
-    for join in asked:
+    for join in joins:
         expected = naive_join.rows(join, naive_join.judged(join, epochs).taken)
         assert_same_rows(expected, rows_so_far(run, join.name), about=f"{join} on {instances} instances")
         counted = run.ledger.counts.get(join.name, {})
@@ -386,25 +386,25 @@ def test_a_stream_that_never_spoke_is_drained_too(tmp_path: Path) -> None:
 def test_neighbours_change_no_answer(tmp_path: Path) -> None:
     """A selection and other joins on the same streams, and other instances."""
     dice = random.Random(3)
-    asked = [random_join(dice, f"j{i}") for i in range(4)]
+    joins = [random_join(dice, f"j{i}") for i in range(4)]
     epochs = random_epochs(dice, 12)
     every = Selection("all", "events", (Named("k", K),))
-    among = Run(tmp_path / "among", [*asked, every], 3, others=[PAID])
-    alone = [started(tmp_path / join.name, [join], 1) for join in asked]
+    among = Run(tmp_path / "among", [*joins, every], 3, others=[PAID])
+    alone = [started(tmp_path / join.name, [join], 1) for join in joins]
     for i, batch in enumerate(epochs):
         for run in (among, *alone):
-            fed(run, batch, i)
+            feed(run, batch, i)
     for run in (among, *alone):
         run.pond.drain()
-    for join, run in zip(asked, alone, strict=True):
+    for join, run in zip(joins, alone, strict=True):
         assert_same_rows(rows_so_far(run, join.name), rows_so_far(among, join.name), about=str(join))
 
 
 def test_no_cut_changes_the_answer_of_streams_with_an_order(tmp_path: Path) -> None:
     """Also what is late, on each side for its own delay, is then a property of the event."""
     ordered = [Stream(one.name, one.columns, order=Order("v", "g", ("0", "1"))) for one in (STREAM, PAID)]
-    asked = [near(kind, name=kind, left=side("events", 4), right=side("paid", 9)) for kind in KINDS]
-    asked.append(replace(asked[3], name="windows", when=Sliding(10 * SECOND, 5 * SECOND)))
+    joins = [near(kind, name=kind, left=side("events", 4), right=side("paid", 9)) for kind in KINDS]
+    joins.append(replace(joins[3], name="windows", when=Sliding(10 * SECOND, 5 * SECOND)))
     dice = random.Random(7)
     fed_events: dict[str, list[dict[str, Any]]] = {}
     for stream in ordered:
@@ -413,7 +413,7 @@ def test_no_cut_changes_the_answer_of_streams_with_an_order(tmp_path: Path) -> N
         ]
     answers = []
     for cuts in (1, 4, 23):
-        run = Run(tmp_path / str(cuts), asked, cuts % 3 + 1, stream=ordered[0], others=ordered[1:])
+        run = Run(tmp_path / str(cuts), joins, cuts % 3 + 1, stream=ordered[0], others=ordered[1:])
         for i in range(cuts):
             batch = {}
             for name, rows in fed_events.items():
@@ -421,10 +421,10 @@ def test_no_cut_changes_the_answer_of_streams_with_an_order(tmp_path: Path) -> N
                 batch[name] = [[row for row in some if row["v"] == part] for part in (i % 2, 1 - i % 2)]
             run.epoch_of(batch)
         run.pond.drain()
-        answers.append({join.name: rows_so_far(run, join.name) for join in asked})
+        answers.append({join.name: rows_so_far(run, join.name) for join in joins})
         assert run.ledger.counts["inner"]["late"] > 0
     for other in answers[1:]:
-        for join in asked:
+        for join in joins:
             assert_same_rows(answers[0][join.name], other[join.name], about=join.name)
             assert len(other[join.name]) > 100 or join.kind == ANTI  # nearly all events have a partner
 
@@ -434,11 +434,11 @@ def test_an_event_is_taken_while_either_side_waits_for_it(tmp_path: Path, seed: 
     """By `join`, with and without an order: each event as the twin judges it, and fewer are late than by event."""
     dice, order = random.Random(seed), Order("v", "g", ("0",)) if seed % 2 else None
     streams = [Stream(one.name, one.columns, order=order) for one in (STREAM, PAID)]
-    asked = [
+    joins = [
         with_late_by(near(kind, name=f"{kind} {rule}", left=side("events", 4), right=side("paid", 9)), rule)
         for kind in KINDS for rule in (BY_EVENT, BY_JOIN)
     ]  # fmt: skip
-    run, epochs, at = Run(tmp_path, asked, 2, stream=streams[0], others=streams[1:]), list[Batch](), [0, 0]
+    run, epochs, at = Run(tmp_path, joins, 2, stream=streams[0], others=streams[1:]), list[Batch](), [0, 0]
     for i in range(12):
         batch: Batch = {}
         for j, stream in enumerate(streams):
@@ -449,7 +449,7 @@ def test_an_event_is_taken_while_either_side_waits_for_it(tmp_path: Path, seed: 
         run.epoch_of({name: [rows] for name, rows in batch.items()})
     run.pond.drain()
     late = {}
-    for join in asked:
+    for join in joins:
         assert isinstance(join, Join)
         judged = naive_join.judged(join, epochs, ordered=order is not None)
         assert_same_rows(naive_join.rows(join, judged.taken), rows_so_far(run, join.name), about=str(join))
@@ -548,11 +548,11 @@ def test_a_join_is_altered_at_the_next_row(tmp_path: Path, seed: int) -> None:
     run.pond.drain()
     taken = naive_join.judged(old, epochs).taken
     mark = naive_join.mark_us(old, epochs[:half])
-    told = [] if mark is None else naive_join.rows(old, taken, mark)
+    expected = [] if mark is None else naive_join.rows(old, taken, mark)
     before = [] if mark is None else [repr(row) for row in naive_join.rows(new, taken, mark)]
     for row in naive_join.rows(new, taken):
         if repr(row) in before:
             before.remove(repr(row))
         else:
-            told.append(row)
-    assert_same_rows(told, run.answers().rows["j"], about=seed)
+            expected.append(row)
+    assert_same_rows(expected, run.answers().rows["j"], about=seed)

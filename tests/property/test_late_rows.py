@@ -104,7 +104,7 @@ def test_equal_late_sets_travel_once(tmp_path: Path) -> None:
     assert moved[1] < 1.2 * moved[0]
 
 
-def test_a_query_that_does_not_ask_leaves_nothing(tmp_path: Path) -> None:
+def test_a_query_without_a_late_sink_writes_no_late_rows(tmp_path: Path) -> None:
     case = random_case(3, 300, 3)
     run = run_case(tmp_path, case, 3, 2)
     assert sum(windows.counts(query, case.epochs)["late"] for query in case.queries)
@@ -124,7 +124,7 @@ def test_a_drained_window_makes_late_what_comes_after(tmp_path: Path) -> None:
     assert rows_of(run.late_sinks["q"].table()) == [{"ts": 5 * SECOND, "_watermark": 10 * SECOND, "_epoch": 3}]
 
 
-def test_a_quarantined_query_still_tells_its_late_events(tmp_path: Path) -> None:
+def test_a_quarantined_query_still_emits_its_late_events(tmp_path: Path) -> None:
     total = aggregate_of("sum", Column("g", "bigint"))
     output = (Named("total", Column("agg:0", "bigint")),)
     query = asking(Query("q", "events", "ts", 0, Sliding(SECOND, SECOND), (), (total,), output))

@@ -37,15 +37,15 @@ FUNCTIONS = (
 
 
 def query(name: str, size: int, slide: int, where: Expression | None = None, aggregates: int = 10) -> Query:
-    asked = tuple(
+    made = tuple(
         Aggregate(function, argument, None, "bigint" if function == "count" else "double")
         for function, argument in FUNCTIONS[:aggregates]
     )
     outputs = [Named("w", Column("window", WINDOW))]
-    outputs += [Named(f"a{i}", Column(f"agg:{i}", each.type)) for i, each in enumerate(asked)]
+    outputs += [Named(f"a{i}", Column(f"agg:{i}", each.type)) for i, each in enumerate(made)]
     window = Sliding(size * SECOND, slide * SECOND)
     return Query(
-        name, STREAM.name, "ts", 0, window, (Column("g", "bigint"),), asked, tuple(outputs), where
+        name, STREAM.name, "ts", 0, window, (Column("g", "bigint"),), made, tuple(outputs), where
     )  # fmt: skip
 
 
@@ -106,10 +106,10 @@ def exact_query(name: str, size: int, slide: int) -> Query:
     """Every function of the exact class, over doubles of all sizes, integers and decimals."""
     arguments = [Column("f", "double"), Column("v", "int"), Column("p", "decimal(10,2)"), Column("d", "decimal(38,6)")]
     functions = ("count", "sum", "avg", "min", "max", "var_samp", "stddev_pop")
-    asked = tuple(aggregate_of(function, argument) for argument in arguments for function in functions)
+    made = tuple(aggregate_of(function, argument) for argument in arguments for function in functions)
     outputs = [Named("w", Column("window", WINDOW)), Named("g", Column("key:0", "bigint"))]
-    outputs += [Named(f"a{i}", Column(f"agg:{i}", each.type)) for i, each in enumerate(asked)]
-    return msgspec.structs.replace(query(name, size, slide), aggregates=asked, output=tuple(outputs))
+    outputs += [Named(f"a{i}", Column(f"agg:{i}", each.type)) for i, each in enumerate(made)]
+    return msgspec.structs.replace(query(name, size, slide), aggregates=made, output=tuple(outputs))
 
 
 def exact_events() -> list[dict[str, Any]]:
@@ -138,14 +138,14 @@ NEIGHBOURS = {
     "seven": exact_query("other", 7, 7),
     # what is late for one is not for the other: slices of another class
     "patient": msgspec.structs.replace(exact_query("other", 13, 13), delay_us=20 * SECOND),
-    "hasty": msgspec.structs.replace(exact_query("other", 9, 3), delay_us=0),
+    "no_delay": msgspec.structs.replace(exact_query("other", 9, 3), delay_us=0),
     # answered from tiles
     "long": exact_query("other", 78, 2),
 }
 
 
 @pytest.mark.parametrize(("name", "kept_window"), [*((name, (60, 20)) for name in NEIGHBOURS), ("patient", (80, 2))])
-def test_a_neighbour_that_comes_and_goes_changes_no_bit(
+def test_adding_and_dropping_another_query_changes_no_bit(
     name: str, kept_window: tuple[int, int], tmp_path: Path
 ) -> None:
     #   epochs   0 1 | 2 3 | 4 5      a new pond on the same folder at each bar
@@ -196,10 +196,10 @@ def test_sixteen_patterns_over_events_keep_them_once(tmp_path: Path) -> None:
     patterns = []
     for size in (60, 120, 300, 600):
         for function, kind in functions.items():
-            asked = Aggregate(function, AMOUNT, None, kind, parameters=half if function == "percentile" else UNSET)
+            aggregate = Aggregate(function, AMOUNT, None, kind, parameters=half if function == "percentile" else UNSET)
             plain = query(f"{function}{size}", size, 60, aggregates=1)
             output = (Named("a", Column("agg:0", kind)),)
-            patterns.append(msgspec.structs.replace(plain, aggregates=(asked,), output=output))
+            patterns.append(msgspec.structs.replace(plain, aggregates=(aggregate,), output=output))
     rows = events(20_000, 1200)
     one = next(pattern for pattern in patterns if pattern.name == "percentile600")
     shared, alone = (log_bytes(run(tmp_path / name, some, rows)) for name, some in (("all", patterns), ("one", [one])))
@@ -211,9 +211,10 @@ def test_percentiles_of_bins_take_room_by_bins_not_by_events(tmp_path: Path) -> 
     half = (literal(0.5, "double"),)
     patterns = []
     for size, slide, accuracy in ((60, 60, 10), (300, 60, 100), (600, 60, 100)):
-        asked = Aggregate("approx_percentile", AMOUNT, None, "double", parameters=half, accuracy=accuracy)
+        percentile = Aggregate("approx_percentile", AMOUNT, None, "double", parameters=half, accuracy=accuracy)
         output = (Named("a", Column("agg:0", "double")),)
-        patterns.append(msgspec.structs.replace(query(f"q{size}", size, slide), aggregates=(asked,), output=output))
+        plain = query(f"q{size}", size, slide)
+        patterns.append(msgspec.structs.replace(plain, aggregates=(percentile,), output=output))
     kept = {}
     for times in (1, 10):
         rows = [event for event in events(38_400, 1200, 1) for _ in range(times)]
@@ -243,7 +244,7 @@ def test_state_stays_bounded_over_three_hundred_epochs(tmp_path: Path) -> None:
 def test_events_are_handed_to_few_windows_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A window that slides often holds an event many times: not all of them are answered together."""
     median = Aggregate("percentile", AMOUNT, None, "double", parameters=(literal(0.5, "double"),))
-    asked = msgspec.structs.replace(
+    aggregate = msgspec.structs.replace(
         query("q", 60, 1), aggregates=(median,), output=(Named("a", Column("agg:0", "double")),)
     )
     rows, found, handed = events(2000, 200), [], []
@@ -257,7 +258,7 @@ def test_events_are_handed_to_few_windows_at_once(tmp_path: Path, monkeypatch: p
     for i, most in enumerate((1 << 24, 3000)):
         monkeypatch.setattr(closing, "EVENTS_AT_ONCE", most)
         handed.clear()
-        made = Run(tmp_path / str(i), [asked])
+        made = Run(tmp_path / str(i), [aggregate])
         for start in range(0, 2000, 500):
             made.epoch([rows[start : start + 500]])
         made.pond.drain()

@@ -233,8 +233,8 @@ def test_the_share_that_has_left_is_that_of_the_slots(seed: int) -> None:
     keys = place("k", 0)
     clean = some_atoms(cells, ~np.isin(cells.slots, before))
     assert departed_within((first, end), after) == inside[1]
-    told = replace(place("a", 0), slots=(first, end))
-    assert departed_fractions(GroupState((keys,)), [told], [], after) == [inside[1] / (end - first)], (
+    with_slots = replace(place("a", 0), slots=(first, end))
+    assert departed_fractions(GroupState((keys,)), [with_slots], [], after) == [inside[1] / (end - first)], (
         "without the cells"
     )
     assert departed_fractions(GroupState((keys,)), [place("a", 0)], [cells], after) == [inside[1] / (end - first)]

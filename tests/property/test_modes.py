@@ -33,7 +33,7 @@ from kit.inputs.strategies import cases_of
 from kit.judges.answers import Run, dealt
 from kit.naive.expressions import Raised
 from kit.naive.queries import windows as oracle
-from kit.naive.queries.output_modes import told_by_epoch
+from kit.naive.queries.output_modes import emitted_by_epoch
 from kit.simulator.changing_pond import ChangingPond
 from millpond.errors import OverflowedError
 from millpond.followers.record_rows import RowsReader
@@ -55,7 +55,7 @@ from millpond.testing.local_pond import read_section
 
 PROPERTY = settings(suppress_health_check=list(HealthCheck))
 MENU = Menu(windows=(*SESSIONS, *WINDOWS))
-CALM = Menu(raising=False, summed=("v", "amount", "f", "p"))
+WITHOUT_ERRORS = Menu(raising=False, summed=("v", "amount", "f", "p"))
 CORRECTED_FOR = (1, 7 * SECOND, 40 * SECOND, 3600 * SECOND)
 
 
@@ -97,7 +97,7 @@ def restless(
 ) -> Case:
     """Few keys, much disorder, and a HAVING that rows meet at every third event: they come, go and come again.
 
-    `era`: after so many epochs half of the keys are other ones. `logged`: what is asked for needs single events.
+    `era`: after so many epochs half of the keys are other ones. `logged`: the aggregates need single events.
     """
     dice, batches = random.Random(seed), []
     for now in range(epochs):
@@ -129,7 +129,9 @@ def restless(
     return Case(batches, queries)
 
 
-def told(folder: Path, case: Case, instances: int, seed: int) -> tuple[dict[str, list[list[dict[str, Any]]]], Run]:
+def emitted_by(
+    folder: Path, case: Case, instances: int, seed: int
+) -> tuple[dict[str, list[list[dict[str, Any]]]], Run]:
     """The rows that a pond emits, by query and epoch."""
     run, deal = Run(folder, case.queries, instances, 16), dealt(seed)
     found: dict[str, list[list[dict[str, Any]]]] = {query.name: [] for query in case.queries}
@@ -143,13 +145,13 @@ def told(folder: Path, case: Case, instances: int, seed: int) -> tuple[dict[str,
 
 def check(folder: Path, case: Case, instances: int, seed: int) -> list[dict[str, Any]]:
     """Compare each epoch with the naive twin, and all emitted rows with the oracle; returns the twin's rows."""
-    found, run = told(folder, case, instances, seed)
+    found, run = emitted_by(folder, case, instances, seed)
     compared: list[dict[str, Any]] = []
     counts = run.answers().counts
     for query in case.queries:
         expected_counts = oracle.counts(query, case.epochs)
         assert counts.get(query.name, {}) == (expected_counts if expected_counts["read"] else {}), query
-        twin = told_by_epoch if query.changing else oracle.answer_by_epoch
+        twin = emitted_by_epoch if query.changing else oracle.answer_by_epoch
         try:
             expected = twin(query, case.epochs)
         except (Raised, OverflowedError):
@@ -197,7 +199,7 @@ def amounts(query: Query, case: Case, epochs: Sequence[Sequence[dict[str, Any]]]
 def test_seeded_cases_equal_the_naive_twin(first: int, folders: Iterator[Path]) -> None:
     compared = 0
     for seed in range(first, first + 6):
-        case = random_case(seed, 60, 5, menu=MENU if seed % 2 else CALM)
+        case = random_case(seed, 60, 5, menu=MENU if seed % 2 else WITHOUT_ERRORS)
         queries = by_window(case.queries) if seed % 3 == 2 else case.queries
         case = case._replace(queries=[changing(query, seed) for query in queries])
         compared += len(check(next(folders), case, 1 + seed % 3, seed))
@@ -228,24 +230,24 @@ UPDATED = counted_sessions(name="update", delay_us=105 * SECOND, emit="update")
 CORRECTED = counted_sessions(name="corrected", delay_us=5 * SECOND, correct_us=100 * SECOND)
 
 
-def told_in_seconds(run: Run, epochs: Sequence[Sequence[int]]) -> dict[str, list[list[tuple[Any, ...]]]]:
+def emitted_in_seconds(run: Run, epochs: Sequence[Sequence[int]]) -> dict[str, list[list[tuple[Any, ...]]]]:
     """The rows of a run over events at some seconds, by query and epoch."""
-    told: dict[str, list[list[tuple[Any, ...]]]] = {name: [] for name in run.sinks}
+    emitted: dict[str, list[list[tuple[Any, ...]]]] = {name: [] for name in run.sinks}
     for seconds in epochs:
         before = {name: len(sink.table()) for name, sink in run.sinks.items()}
         run.epoch([[{"k": "a", "ts": second * SECOND} for second in seconds]])
-        for name, rows in told.items():
+        for name, rows in emitted.items():
             found = rows_of(run.sinks[name].table().slice(before[name]))
             own = [(row["start"] // SECOND, row["end"] // SECOND, *[*row.values()][2:]) for row in found]
             rows.append(sorted(own))
-    return told
+    return emitted
 
 
 def test_sessions_that_are_prolonged_or_merged_are_deleted_as_they_were(tmp_path: Path) -> None:
-    """Told in time, prolonged, bridged by a late event, and closed for good."""
+    """Emitted in time, prolonged, bridged by a late event, and closed for good."""
     run = Run(tmp_path, [UPDATED, CORRECTED])
-    told = told_in_seconds(run, ([0, 30], [8], [60], [20, 35], [13], [200], [95, 96]))
-    assert told["update"] == [
+    emitted = emitted_in_seconds(run, ([0, 30], [8], [60], [20, 35], [13], [200], [95, 96]))
+    assert emitted["update"] == [
         [(0, 10, 1, "upsert"), (30, 40, 1, "upsert")],
         [(0, 10, 1, "delete"), (0, 18, 2, "upsert")],
         [(60, 70, 1, "upsert")],
@@ -254,7 +256,7 @@ def test_sessions_that_are_prolonged_or_merged_are_deleted_as_they_were(tmp_path
         [(200, 210, 1, "upsert")],
         [(96, 106, 1, "upsert")],  # that of 95 is late
     ]
-    assert told["corrected"] == [
+    assert emitted["corrected"] == [
         [(0, 10, 1, "upsert", 0)],
         [(0, 10, 1, "delete", 1), (0, 18, 2, "upsert", 0)],
         [(30, 40, 1, "upsert", 0)],
@@ -267,27 +269,27 @@ def test_sessions_that_are_prolonged_or_merged_are_deleted_as_they_were(tmp_path
 
 def test_counts_of_corrections_go_with_their_sessions(tmp_path: Path) -> None:
     run, live = Run(tmp_path, [CORRECTED]), []
-    told = []
+    emitted = []
     for seconds in ([0, 4], [30], [2], [3], [300]):
-        told += told_in_seconds(run, [seconds])["corrected"]
+        emitted += emitted_in_seconds(run, [seconds])["corrected"]
         live.append(sum(bool(section.info.get("revisions")) for section in run.pond.manifest.sections.values()))
     rows = [[(0, 14, 2 + i, "upsert", i)] for i in range(3)]
-    assert told == [[], *rows, [(30, 40, 1, "upsert", 0)]]
+    assert emitted == [[], *rows, [(30, 40, 1, "upsert", 0)]]
     assert live == [0, 0, 1, 2, 0]
 
 
 def test_sessions_that_began_before_their_query_are_not_emitted(tmp_path: Path) -> None:
     other = counted_sessions(name="other", delay_us=105 * SECOND)
-    told_in_seconds(Run(tmp_path, [other]), [[0, 40]])
-    told = told_in_seconds(Run(tmp_path, [other, UPDATED, CORRECTED]), [[45, 70], [61], [90], [52], [200]])
-    assert told["update"] == [
+    emitted_in_seconds(Run(tmp_path, [other]), [[0, 40]])
+    emitted = emitted_in_seconds(Run(tmp_path, [other, UPDATED, CORRECTED]), [[45, 70], [61], [90], [52], [200]])
+    assert emitted["update"] == [
         [(70, 80, 1, "upsert")],
         [(61, 80, 2, "upsert"), (70, 80, 1, "delete")],
         [(90, 100, 1, "upsert")],
         [(61, 80, 2, "delete")],  # it is one of 40 to 80 now
         [(200, 210, 1, "upsert")],
     ]
-    assert told["corrected"] == [
+    assert emitted["corrected"] == [
         [], [], [(61, 80, 2, "upsert", 0)], [(61, 80, 2, "delete", 1)], [(90, 100, 1, "upsert", 0)],
     ]  # fmt: skip
 
@@ -334,7 +336,7 @@ def test_a_view_holds_the_newest_row_that_stands(seed: int, windows: tuple[Windo
     log = run.pond.log
     run.pond.follow(ViewFollower(store, reader, 16, lambda: sizes, lambda: load(log, run.pond.manifests), log.read))
     newest: dict[str, dict[str, dict[str, Any]]] = {query.name: {} for query in queries if query.changing}
-    twin = {query.name: told_by_epoch(query, case.epochs) for query in queries if query.changing}
+    twin = {query.name: emitted_by_epoch(query, case.epochs) for query in queries if query.changing}
     for i, batch in enumerate(case.epochs):
         run.epoch(dealt(seed)(batch))
         for name, held in newest.items():
@@ -399,8 +401,8 @@ def test_small_nasty_streams_equal_the_naive_twin(
 
 
 @pytest.mark.parametrize("seed", (40, 41, 43))
-def test_cells_split_by_signature_tell_the_same_changes(seed: int, folders: Iterator[Path]) -> None:
-    case = random_case(seed, 80, 2, menu=CALM)
+def test_cells_split_by_signature_emit_the_same_changes(seed: int, folders: Iterator[Path]) -> None:
+    case = random_case(seed, 80, 2, menu=WITHOUT_ERRORS)
     queries = []
     for i, query in enumerate(query for query in case.queries for _ in range(12)):
         above = call("gt", (Column("amount", "double"), literal(i * 40.0, "double")), "boolean")

@@ -262,7 +262,7 @@ def test_many_buckets_move_in_steps_and_what_stays_is_not_touched(tmp_path: Path
     run.epoch([[row for rows in case.epochs[:8] for row in rows]])
     before = {one.id: one for one in run.pond.manifest.sections.values() if one.kind == "segment"}
     pond = KnownPond(run.pond.spec, run.pond.manifest)
-    asked = run.pond.change(owned_by(pond, rescaled(maps(run.pond.setting, run.pond.manifest)[1].owners, 3), 3))
+    requested = run.pond.change(owned_by(pond, rescaled(maps(run.pond.setting, run.pond.manifest)[1].owners, 3), 3))
     ways, moves = [], []
     for rows in case.epochs[8:]:
         run.pond.step(waits=len(moves) in (0, 2))
@@ -272,9 +272,9 @@ def test_many_buckets_move_in_steps_and_what_stays_is_not_touched(tmp_path: Path
         run.epoch([rows])
     assert moves == [0, 1, 0, 1, 1, 1, 1] + [0] * (len(moves) - 7), "a bucket at a time, until all are there"
     assert ways == [2] + [3] * (len(ways) - 1)
-    assert not run.pond.step() and requested_bucket_map(run.pond.setting, run.pond.manifest).number == asked
+    assert not run.pond.step() and requested_bucket_map(run.pond.setting, run.pond.manifest).number == requested
     live = run.pond.manifest.sections
-    written = [one for one in live.values() if one.kind == "segment" and one.instance < 2 and one.n > asked]
+    written = [one for one in live.values() if one.kind == "segment" and one.instance < 2 and one.n > requested]
     least = min(one.rows for one in before.values())
     assert written and all(one.rows < least for one in written if not one.info["level"])
     run.pond.drain()
@@ -371,8 +371,8 @@ def test_columns_that_nobody_reads_go_where_cells_are_written_anew(tmp_path: Pat
             run.epoch([[same | {"k": f"k{n}", "ts": SECOND} for n in range(i, i + 20)]])
         assert not any(name.endswith(":min") for name in columns_of(run))
     run.pond.drain()
-    told = run.answers().rows["base"]
-    assert sum(1 for row in told if row["k"]) == 200
+    rows_of_base = run.answers().rows["base"]
+    assert sum(1 for row in rows_of_base if row["k"]) == 200
 
 
 def test_state_moves_once_and_leaves_nothing_behind(tmp_path: Path) -> None:

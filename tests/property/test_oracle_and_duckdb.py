@@ -215,7 +215,7 @@ def _has_nan(case: Case) -> bool:
     )  # fmt: skip
 
 
-def test_a_menu_leaves_out_what_it_does_not_name() -> None:
+def test_a_menu_excludes_what_it_does_not_name() -> None:
     menu = Menu(summed=("v",), raising=False, variance=False, events=False)
     for seed in range(40):
         case = random_case(seed, 40, 4, menu=menu)

@@ -25,7 +25,7 @@ SECTIONS = st.lists(st.lists(EVENT, max_size=12), max_size=4)
 
 @given(st.fixed_dictionaries({LEFT: SECTIONS, RIGHT: SECTIONS}), st.sampled_from((1, 1 << 20, (1 << 40) + 1)))
 def test_exactly_the_needed_and_requested_events_are_read(
-    asked: dict[str, list[list[tuple[int, bool, bool, bool]]]], spread: int
+    given_sections: dict[str, list[list[tuple[int, bool, bool, bool]]]], spread: int
 ) -> None:
     def live(section: list[tuple[int, bool, bool, bool]]) -> Live:
         hashes = np.array([one[0] * spread for one in section], np.int64)
@@ -33,11 +33,11 @@ def test_exactly_the_needed_and_requested_events_are_read(
         events = Events(hashes, np.zeros(len(section), np.int64), np.zeros(len(section), np.int64), {"nth": nth})
         return Live(events, *(np.array([one[i] for one in section], bool) for i in (1, 2, 3)))
 
-    found = reduced({side: [live(section) for section in sections] for side, sections in asked.items()})
+    found = reduced({side: [live(section) for section in sections] for side, sections in given_sections.items()})
     for side, other in ((LEFT, RIGHT), (RIGHT, LEFT)):
-        wanted = {code for section in asked[other] for code, asking, *_ in section if asking}
+        wanted = {code for section in given_sections[other] for code, asking, *_ in section if asking}
         alike = wanted if spread != 1 << 20 else range(-3, 4 if wanted else -3)  # of one place in the table
-        for section, events in zip(asked[side], found[side], strict=True):
+        for section, events in zip(given_sections[side], found[side], strict=True):
             expected = [
                 i for i, (code, _, needed, possible) in enumerate(section) if needed or (possible and code in alike)
             ]

@@ -23,7 +23,7 @@ from kit.judges.duckdb_expressions import Unsupported
 from kit.judges.naive_judge import held_against_twin
 from kit.naive.expressions import Raised
 from kit.naive.queries import windows
-from kit.naive.queries.output_modes import told_by_epoch
+from kit.naive.queries.output_modes import emitted_by_epoch
 from millpond.errors import OverflowedError
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, call
@@ -234,8 +234,8 @@ def test_events_bring_their_own_gaps(
     for number, batch in enumerate(rows):
         run.epoch(dealt(number)(batch))
     for query in moded:
-        told = [row for found in told_by_epoch(query, rows) for row in found]
-        assert_same_rows(told, run.answers().rows[query.name], about=str(query))
+        emitted = [row for found in emitted_by_epoch(query, rows) for row in found]
+        assert_same_rows(emitted, run.answers().rows[query.name], about=str(query))
     if drained:
         run.pond.drain()
     check(Case(rows, queries), run.answers(), drained)

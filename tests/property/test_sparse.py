@@ -26,7 +26,7 @@ from millpond.state.layout.cells import Cells, Piece, Slices, merge
 from millpond.testing.compare import canonical
 
 NAMES = ("a:n", "a:w-1", "a:w0", "b:min", "b:minlow", "c:max", "d:r0", "other:n")
-ASKED = {"a", "b", "c", "d"}
+REQUESTED = {"a", "b", "c", "d"}
 
 
 def merge_always(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,12 +62,12 @@ def test_each_window_and_slot_has_the_same_columns(seed: int, always: None, monk
     run = [Closing(start + dice.randint(1, 6) * 10, start, 0, 2) for start in starts]
     edges = edges_of(run)
     chosen = slices_between(LiveCells(parts, []), edges, dice.randint(0, 2))
-    spread = list(blocks(edges, ranges_of(parts, edges, chosen), ASKED, slots))
-    merged = list(sparse_blocks(run, parts, chosen, ASKED, slots) or ())
+    spread = list(blocks(edges, ranges_of(parts, edges, chosen), REQUESTED, slots))
+    merged = list(sparse_blocks(run, parts, chosen, REQUESTED, slots) or ())
     found: dict[tuple[int, int], dict[str, Any]] = {}
     for few in merged:
         rows, of = few.found("a:n", run)
-        columns = few.columns(ASKED, rows)
+        columns = few.columns(REQUESTED, rows)
         for i, (window, slot) in enumerate(zip(of.tolist(), few.slots[few.cells.slots[rows]].tolist(), strict=True)):
             assert (window, slot) not in found
             found[window, slot] = {name: column[i].item() for name, column in columns.items()}
@@ -91,18 +91,18 @@ def test_what_is_dense_is_spread_out() -> None:
         return Cells(slices, np.arange(21) * len(own), np.tile(own, 20), {"a:n": np.ones(20 * len(own), np.int64)})
 
     chosen = [np.ones(20, bool)]
-    assert sparse_blocks(run, [every(2)], chosen, ASKED, slots) is None
-    assert sparse_blocks(run, [every(100)], chosen, ASKED, slots) is not None
-    assert sparse_blocks(run[:2], [every(100)], chosen, ASKED, slots) is None, "it is little either way"
+    assert sparse_blocks(run, [every(2)], chosen, REQUESTED, slots) is None
+    assert sparse_blocks(run, [every(100)], chosen, REQUESTED, slots) is not None
+    assert sparse_blocks(run[:2], [every(100)], chosen, REQUESTED, slots) is None, "it is little either way"
     # a window over all of it holds each cell once more: fewer cells, or the dense way
     many = [Closing(10 * (i + 1), 0, 0, 0) for i in range(20)]
-    assert sparse_blocks(many, [every(40)], chosen, ASKED, slots) is None
+    assert sparse_blocks(many, [every(40)], chosen, REQUESTED, slots) is None
     # slots whose blocks have no cell would not be spread out either
-    assert sparse_blocks(run, [every(100)], chosen, ASKED, 100 * slots) is not None
-    assert sparse_blocks(run, [every(2)], chosen, ASKED, 100 * slots) is None
+    assert sparse_blocks(run, [every(100)], chosen, REQUESTED, 100 * slots) is not None
+    assert sparse_blocks(run, [every(2)], chosen, REQUESTED, 100 * slots) is None
 
 
-def asked(seed: int) -> tuple[list[list[dict[str, Any]]], list[AnyQuery]]:
+def case_of(seed: int) -> tuple[list[list[dict[str, Any]]], list[AnyQuery]]:
     dice = random.Random(f"{seed} sparse")
     case = random_case(seed + 500, 150, 5, epochs=5)
     queries: list[AnyQuery] = []
@@ -115,7 +115,7 @@ def asked(seed: int) -> tuple[list[list[dict[str, Any]]], list[AnyQuery]]:
 
 
 def played(folder: Path, seed: int) -> Run:
-    epochs, queries = asked(seed)
+    epochs, queries = case_of(seed)
     folder.mkdir()
     run, deal = Run(folder, queries, 1 + seed % 3), dealt(seed)
     for rows in epochs:
@@ -124,7 +124,7 @@ def played(folder: Path, seed: int) -> Run:
     return run
 
 
-def told(run: Run) -> dict[str, list[str]]:
+def answers_of(run: Run) -> dict[str, list[str]]:
     return {name: sorted(map(repr, map(canonical, rows))) for name, rows in run.answers().rows.items()}
 
 
@@ -140,7 +140,7 @@ def test_random_cases_give_the_same_rows(seed: int, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(choice, "sparse_blocks", noted)
     merge_always(monkeypatch)
     merged = played(tmp_path / "merged", seed)
-    assert told(merged) == told(spread)
+    assert answers_of(merged) == answers_of(spread)
     assert any(one is not None for one in used)
 
 

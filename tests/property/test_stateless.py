@@ -28,17 +28,17 @@ PROPERTY = settings(max_examples=examples(6), suppress_health_check=list(HealthC
 AMOUNT, K, V = Column("amount", "double"), Column("k", "string"), Column("v", "int")
 
 
-def run_case(folder: Path, case: Case, asked: list[Selection], seed: int, instances: int) -> Run:
-    run, deal = Run(folder, [*case.queries, *asked], instances), dealt(seed)
+def run_case(folder: Path, case: Case, selections: list[Selection], seed: int, instances: int) -> Run:
+    run, deal = Run(folder, [*case.queries, *selections], instances), dealt(seed)
     for rows in case.epochs:
         run.epoch(deal(rows))
     return run
 
 
-def check(case: Case, asked: list[Selection], run: Run) -> int:
+def check(case: Case, selections: list[Selection], run: Run) -> int:
     """Rows and counts are the twin's, also those of each epoch; returns how many rows there were."""
     found, compared = run.answers().counts, 0
-    for query in asked:
+    for query in selections:
         counts = stateless.counts(query, case.epochs)
         assert found.get(query.name, counts) == counts
         assert counts["read"] == sum(counts[fate] for fate in stateless.FATES)
@@ -56,19 +56,19 @@ def check(case: Case, asked: list[Selection], run: Run) -> int:
 @given(seed=st.integers(0, 10**6), events=st.integers(0, 120), instances=st.integers(1, 3))
 def test_rows_are_those_of_the_naive_twin(tmp_path_factory: Any, seed: int, events: int, instances: int) -> None:
     case = random_case(seed, events, seed % 3)
-    asked = stateless.selections(random.Random(seed), 4)
-    check(case, asked, run_case(tmp_path_factory.mktemp("pond"), case, asked, seed, instances))
+    selections = stateless.selections(random.Random(seed), 4)
+    check(case, selections, run_case(tmp_path_factory.mktemp("pond"), case, selections, seed, instances))
 
 
 def test_a_large_stream_and_many_queries(tmp_path: Path) -> None:
-    case, asked = random_case(5, 5_000, 4), stateless.selections(random.Random(5), 30)
-    assert check(case, asked, run_case(tmp_path, case, asked, 5, 3)) > 30_000
+    case, selections = random_case(5, 5_000, 4), stateless.selections(random.Random(5), 30)
+    assert check(case, selections, run_case(tmp_path, case, selections, 5, 3)) > 30_000
 
 
 def test_stateless_neighbours_change_no_windowed_answer(tmp_path: Path) -> None:
-    case, asked = random_case(11, 400, 4), stateless.selections(random.Random(11), 5)
+    case, selections = random_case(11, 400, 4), stateless.selections(random.Random(11), 5)
     alone = answers(tmp_path / "alone", case.queries, case.epochs, 2)
-    among = answers(tmp_path / "among", [*case.queries, *asked], case.epochs, 3, deal=dealt(11))
+    among = answers(tmp_path / "among", [*case.queries, *selections], case.epochs, 3, deal=dealt(11))
     for query in case.queries:
         assert_same_rows(alone.rows[query.name], among.rows[query.name], about=query.name)
         assert alone.counts[query.name] == among.counts[query.name]
@@ -89,11 +89,11 @@ def test_demux(tmp_path: Path) -> None:
 
 def test_an_event_whose_output_raises_is_dead_for_its_query_alone(tmp_path: Path) -> None:
     inverse = Call("divide", (literal(1.0, "double"), AMOUNT), "double")
-    asked = [
+    selections = [
         Selection("inverse", "events", (Named("x", inverse),), call("ge", (AMOUNT, literal(0.0, "double")), "boolean")),
         Selection("plain", "events", (Named("x", AMOUNT),)),
     ]
-    run = Run(tmp_path, asked)
+    run = Run(tmp_path, selections)
     run.epoch([[{"amount": value} for value in (0.0, 2.0, None, -1.0)]])
     assert run.answers().rows == {
         "inverse": [{"x": 0.5}], "plain": [{"x": value} for value in (0.0, 2.0, None, -1.0)],
@@ -106,8 +106,8 @@ def test_equal_columns_and_filters_travel_once(tmp_path: Path) -> None:
     """Twenty queries of the same columns move hardly more bytes than one of them."""
     moved = []
     for copies in (1, 20):
-        asked = [Selection(f"q{i}", "events", (Named("k", K), Named("v", V))) for i in range(copies)]
-        run = Run(tmp_path / str(copies), asked)
+        selections = [Selection(f"q{i}", "events", (Named("k", K), Named("v", V))) for i in range(copies)]
+        run = Run(tmp_path / str(copies), selections)
         run.epoch([[{"k": f"customer {i}", "v": i} for i in range(5_000)]])
         assert all(sink.table().num_rows == 5_000 for sink in run.sinks.values())
         moved.append(run.ledger.counts["*"]["bytes_moved"])

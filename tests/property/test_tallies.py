@@ -18,7 +18,7 @@ from kit.inputs.examples import examples, seeds
 from kit.judges.answers import Run, dealt
 from kit.naive.expressions import Raised
 from kit.naive.queries import windows as oracle
-from kit.naive.queries.output_modes import told_by_epoch
+from kit.naive.queries.output_modes import emitted_by_epoch
 from millpond.errors import OverflowedError
 from millpond.model.aggregates import PERCENTILE, Aggregate
 from millpond.model.expressions import Column, Expression, call, columns_of, literal
@@ -71,8 +71,8 @@ def asking(dice: random.Random, query: Query) -> Query:
     if not keeps_tallies(query) or pick < 0.6:
         return query
     if pick < 0.75:
-        told = tuple(one for one in output if not any(c.startswith("window") for c in columns_of(one.expression)))
-        query = replace(query, window=RUNNING, delay_us=NEVER_LATE_US, output=told)
+        timeless = tuple(one for one in output if not any(c.startswith("window") for c in columns_of(one.expression)))
+        query = replace(query, window=RUNNING, delay_us=NEVER_LATE_US, output=timeless)
     moded = with_mode(query, "final", 7 * SECOND) if pick > 0.9 else with_mode(query, "update", None)
     assert isinstance(moded, Query)
     return moded
@@ -87,23 +87,23 @@ def case_of(seed: int, events: int, queries: int, epochs: int) -> Case:
 def check(folder: Path, case: Case, instances: int, seed: int) -> set[str]:
     """Compare each epoch, and a drain, with the naive twins; returns the emitted rows and how they were computed."""
     run, deal = Run(folder, case.queries, instances, 16), dealt(seed)
-    told: dict[str, list[list[dict[str, Any]]]] = {query.name: [] for query in case.queries}
+    emitted: dict[str, list[list[dict[str, Any]]]] = {query.name: [] for query in case.queries}
     for batch in case.epochs:
         before = {name: len(sink.table()) for name, sink in run.sinks.items()}
         run.epoch(deal(batch))
         for name, sink in run.sinks.items():
-            told[name].append(rows_of(sink.table().slice(before[name])))
+            emitted[name].append(rows_of(sink.table().slice(before[name])))
     stopped, seen = dict(run.pond.manifest.quarantined), set()
     run.pond.drain()
     after = run.answers().rows
     for query in case.queries:
-        twin = told_by_epoch if query.changing else oracle.answer_by_epoch
+        twin = emitted_by_epoch if query.changing else oracle.answer_by_epoch
         try:
             expected = twin(query, case.epochs)
         except (Raised, OverflowedError):
             assert query.name in stopped, query
             continue
-        for mine, theirs in zip(expected, told[query.name], strict=True):
+        for mine, theirs in zip(expected, emitted[query.name], strict=True):
             assert_same_rows(mine, theirs, about=str(query))
             how = "update" if query.updating else "corrected" if query.changing else "final"
             kind = "running" if query.window == RUNNING else type(query.window).__name__
@@ -161,10 +161,10 @@ def test_a_coarse_percentile_is_the_same_beside_a_fine_one(tmp_path: Path) -> No
     column, half = Column("amount", "double"), (literal(0.5, "double"),)
     queries = []
     for i, accuracy in enumerate((10, 100, UNSET)):
-        asked = Aggregate(PERCENTILE, column, None, "double", UNSET, half, accuracy=accuracy)
+        percentile = Aggregate(PERCENTILE, column, None, "double", UNSET, half, accuracy=accuracy)
         output = (Named("start", Column("window.start", "timestamp")), Named("a", Column("agg:0", "double")))
         queries.append(replace(
-            case.queries[0], name=f"q{i}", where=None, keys=(), aggregates=(asked,), output=output, having=None,
+            case.queries[0], name=f"q{i}", where=None, keys=(), aggregates=(percentile,), output=output, having=None,
             window=windows[i],
         ))  # fmt: skip
     (group,) = build_plan(queries).groups
@@ -241,16 +241,16 @@ def test_the_events_of_an_earlier_version_are_counted_once(
     sets = [Aggregate("count_distinct", columns[1], None, "bigint", columns[0])]
     lists = [Aggregate("collect_list", columns[1], None, "array<int>")]
     queries = []
-    for name, window, asked in (
+    for name, window, aggregates in (
         ("counted", RUNNING, modes), ("long", Sliding(60 * SECOND, 20 * SECOND), [*modes, *sets]),
         *((("beside", Sliding(2 * SECOND, 2 * SECOND), lists),) if beside else ()),
     ):  # fmt: skip
-        output = [Named(f"a{i}", Column(f"agg:{i}", one.type)) for i, one in enumerate(asked)]
+        output = [Named(f"a{i}", Column(f"agg:{i}", one.type)) for i, one in enumerate(aggregates)]
         output += [Named("key", Column("key:0", "boolean"))]
         output += [] if window == RUNNING else [Named("start", Column("window.start", "timestamp"))]
         one = replace(
             case.queries[0], name=name, where=None, keys=(Column("flag", "boolean"),), having=None, window=window,
-            aggregates=tuple(asked), output=tuple(output), delay_us=NEVER_LATE_US if window == RUNNING else SECOND,
+            aggregates=tuple(aggregates), output=tuple(output), delay_us=NEVER_LATE_US if window == RUNNING else SECOND,
         )  # fmt: skip
         queries.append(with_mode(one, "update", None) if window == RUNNING else one)
     try:
@@ -277,8 +277,8 @@ def test_the_events_of_an_earlier_version_are_counted_once(
     found = new.answers().rows
     for query in queries:
         assert isinstance(query, Query)
-        told = [row for rows in told_by_epoch(query, batches) for row in rows] if query.changing else None
-        expected = oracle.answer(query, batches, drained=True) if told is None else told
+        emitted = [row for rows in emitted_by_epoch(query, batches) for row in rows] if query.changing else None
+        expected = oracle.answer(query, batches, drained=True) if emitted is None else emitted
         assert len(expected) > len(old.answers().rows[query.name]) > 0
         assert_same_rows(expected, found[query.name], about=query.name)
 
@@ -287,7 +287,7 @@ def test_tallies_of_other_values_are_not_taken_for_a_query_s_own(tmp_path: Path)
     """`a` where `b` is not NULL and the pair (b, a) have equal filters, and a filter is stored for each."""
     case = random_case(8500, 300, 1, epochs=3, menu=FEW)
     a, b = Column("v", "int"), Column("k", "string")
-    asked = (
+    shapes = (
         ("mode", Aggregate("mode", a, None, "int"), call("isnotnull", (b,), "boolean")),
         ("pairs", Aggregate("count_distinct", b, None, "bigint", a), None),
     )
@@ -296,7 +296,7 @@ def test_tallies_of_other_values_are_not_taken_for_a_query_s_own(tmp_path: Path)
             case.queries[0], name=name, where=where, keys=(), aggregates=(one,), having=None, window=WINDOWS[0],
             output=(Named("start", Column("window.start", "timestamp")), Named("a", Column("agg:0", one.type))),
         )
-        for name, one, where in asked
+        for name, one, where in shapes
     ]  # fmt: skip
     (group,) = build_plan(queries).groups
     assert len({condition for tally in group.tallies for condition in tally.filters}) == 1 < len(group.tallies)

@@ -37,12 +37,12 @@ def _mask(condition: Expression, values: dict[Column, list[Any]], count: int) ->
     return [evaluate(condition, row) is True for row in rows]
 
 
-def _events(rows: list[Any], asked: list[Aggregate], ordered: bool) -> Events:
+def _events(rows: list[Any], aggregates: list[Aggregate], ordered: bool) -> Events:
     values: dict[Column, list[Any]] = {column: [row[i] for row in rows] for i, column in enumerate(_COLUMNS, 1)}
     columns = {value_name(one): pa.array(values[one], arrow_type(one.type)) for one in _COLUMNS}
     present = call("isnotnull", (C,), "boolean")
     columns[value_name(present)] = pa.array(_mask(present, values, len(rows)))
-    for aggregate in asked:
+    for aggregate in aggregates:
         condition = logged_rows(aggregate, None)
         if condition is not None:
             columns[filter_name(condition)] = pa.array(_mask(condition, values, len(rows)), pa.bool_())
@@ -52,12 +52,12 @@ def _events(rows: list[Any], asked: list[Aggregate], ordered: bool) -> Events:
     return Events(zeros, np.array([row[0] for row in rows], np.int64), zeros, columns)
 
 
-def _answers(asked: list[Aggregate], rows: list[Any], ordered: bool = False) -> list[Any]:
+def _answers(aggregates: list[Aggregate], rows: list[Any], ordered: bool = False) -> list[Any]:
     """Of one window that holds all events, the same by windows and by frames."""
-    made = in_order(_events(rows, asked, ordered), ties_of(asked))
+    made = in_order(_events(rows, aggregates, ordered), ties_of(aggregates))
     whole = ResultRows(np.array([0]), np.array([0]), np.array([10]))
     answers = []
-    for one in asked:
+    for one in aggregates:
         framed = input_of_frames(one, None, made, np.array([0]), np.array([len(rows)]))
         found = [value_of(taken) for taken in (input_of_windows(one, None, made, whole), framed)]
         first, second = (to_arrow(value, one.type, 1).to_pylist()[0] for value in found)
@@ -66,7 +66,7 @@ def _answers(asked: list[Aggregate], rows: list[Any], ordered: bool = False) -> 
     return answers
 
 
-def _asked(function: str, columns: tuple[Column, ...], condition: Expression | None = None) -> list[Aggregate]:
+def _aggregates(function: str, columns: tuple[Column, ...], condition: Expression | None = None) -> list[Aggregate]:
     by = BY if function.endswith("_by") else UNSET
     return [Aggregate(function, column, condition, column.type, by) for column in columns]
 
@@ -80,7 +80,7 @@ _FILTERS = st.sampled_from((None, call("isnotnull", (C,), "boolean")))
 def test_aggregates_of_one_order_choose_one_event(
     rows: list[Any], function: str, columns: list[Column], condition: Expression | None
 ) -> None:
-    chosen = _answers(_asked(function, tuple(columns), condition), rows)
+    chosen = _answers(_aggregates(function, tuple(columns), condition), rows)
     taken = [row for row in rows if (condition is None or row[2] is not None)]
     taken = [row for row in taken if row[4] is not None] if function.endswith("_by") else taken
     found = [repr([row[1 + _COLUMNS.index(column)] for column in columns]) for row in taken]
@@ -93,9 +93,9 @@ def test_aggregates_of_one_order_choose_one_event(
 @settings(max_examples=examples(25))
 @given(st.lists(_ROW, min_size=1, max_size=8).flatmap(lambda rows: st.tuples(st.just(rows), st.permutations(rows))))
 def test_what_ties_does_not_depend_on_the_order_in_which_events_come(both: Any) -> None:
-    asked = [one for function in ("min_by", "max_by", "first", "last") for one in _asked(function, (C, A, D))]
-    asked += [Aggregate("collect_list", column, None, f"array<{column.type}>") for column in (A, D)]
-    one, other = (_answers(asked, list(rows)) for rows in both)
+    aggregates = [one for function in ("min_by", "max_by", "first", "last") for one in _aggregates(function, (C, A, D))]
+    aggregates += [Aggregate("collect_list", column, None, f"array<{column.type}>") for column in (A, D)]
+    one, other = (_answers(aggregates, list(rows)) for rows in both)
     assert repr(one) == repr(other)  # the sign of zero as well
 
 
@@ -108,8 +108,9 @@ def test_the_largest_struct_is_of_the_last_event_if_it_begins_with_the_event_tim
     inside, last, by = columns
     whole = struct_of([BY, inside], f"struct<o:int,x:{inside.type}>")
     for extreme, end, function in (("max", "last", "max_by"), ("min", "first", "min_by")):
-        asked = [Aggregate(extreme, whole, None, whole.type), *_asked(end, (last,)), *_asked(function, (by,))]
-        found, *others = _answers(asked, timed)
+        aggregates = [Aggregate(extreme, whole, None, whole.type)]
+        aggregates += [*_aggregates(end, (last,)), *_aggregates(function, (by,))]
+        found, *others = _answers(aggregates, timed)
         places = [1 + _COLUMNS.index(one) for one in (inside, last, by)]
         known = [({"o": row[4], "x": row[places[0]]}, [row[place] for place in places[1:]]) for row in timed]
         best = (max if extreme == "max" else min)(nested_order(one) for one, _ in known)
@@ -127,27 +128,27 @@ _NESTED = st.tuples(
 def test_aggregates_of_structs_are_those_of_the_naive_twin(rows: list[Any]) -> None:
     inner = struct_of([C, D], "struct<c:string,d:double>", call("isnotnull", (C,), "boolean"))
     whole = struct_of([A, inner], "struct<a:int,s:struct<c:string,d:double>>")
-    asked = [
+    aggregates = [
         Aggregate(name, one, None, one.type)
         for name in ("min", "max", "first", "last", "mode")
         for one in (inner, whole)
     ]
-    asked += [
+    aggregates += [
         Aggregate(name, one, None, f"array<{one.type}>")
         for name in ("collect_list", "collect_set")
         for one in (inner, whole)
     ]
-    asked += [Aggregate(name, whole, None, whole.type, BY) for name in ("min_by", "max_by")]
-    asked += [Aggregate(name, BY, None, "int", inner) for name in ("min_by", "max_by")]
-    asked.append(Aggregate("count_distinct", inner, None, "bigint"))
-    found = _answers(asked, rows)
+    aggregates += [Aggregate(name, whole, None, whole.type, BY) for name in ("min_by", "max_by")]
+    aggregates += [Aggregate(name, BY, None, "int", inner) for name in ("min_by", "max_by")]
+    aggregates.append(Aggregate("count_distinct", inner, None, "bigint"))
+    found = _answers(aggregates, rows)
     named = [{column.name: row[i] for i, column in enumerate(_COLUMNS, 1)} for row in rows]
-    ties = ties_of(asked)
+    ties = ties_of(aggregates)
     places = [
         (row[0], [nested_order(evaluate(value, event)) for value in ties])
         for row, event in zip(rows, named, strict=True)
     ]
-    for one, answer in zip(asked, found, strict=True):
+    for one, answer in zip(aggregates, found, strict=True):
         events = [
             (place, *(evaluate(value, event) for value in one.arguments))
             for place, event in zip(places, named, strict=True)
@@ -169,7 +170,7 @@ def test_an_order_of_the_source_decides_for_all_of_them(rows: list[Any], dice: A
     dice.shuffle(placed)
     taken = sorted((row for row in placed if row[4] is not None), key=lambda row: (row[4], row[0], row[5], row[6]))
     expected = list(taken[0][1:4]) if taken else [None] * 3
-    assert repr(_answers(_asked("min_by", (A, C, D)), placed, ordered=True)) == repr(expected)
+    assert repr(_answers(_aggregates("min_by", (A, C, D)), placed, ordered=True)) == repr(expected)
 
 
 @settings(max_examples=examples(15))
@@ -188,14 +189,14 @@ def test_duckdb_chooses_the_same_event_by_the_complete_order(rows: list[Any]) ->
         text = f"SELECT a, c FROM events WHERE o IS NOT NULL ORDER BY {order} LIMIT 1"
         with duckdb.connect() as judge:
             expected = judge.register("events", events).execute(text).fetchone() or (None, None)
-        assert tuple(_answers(_asked(function, (A, C)), rows)) == expected
+        assert tuple(_answers(_aggregates(function, (A, C)), rows)) == expected
 
 
 def test_a_query_that_chooses_one_value_more_chooses_the_same_first_value() -> None:
     rows = [(1, 1, "x", None, 5), (1, 0, "y", None, 5)]
-    assert _answers(_asked("min_by", (A,)), rows) == [0]
-    assert _answers(_asked("min_by", (A, C)), rows) == [0, "y"]
-    assert _answers(_asked("min_by", (C, A)), rows) == ["x", 1]
+    assert _answers(_aggregates("min_by", (A,)), rows) == [0]
+    assert _answers(_aggregates("min_by", (A, C)), rows) == [0, "y"]
+    assert _answers(_aggregates("min_by", (C, A)), rows) == ["x", 1]
 
 
 @settings(max_examples=examples(15))
@@ -207,7 +208,7 @@ def test_the_last_event_is_one_event_for_last_and_max_by_the_event_time(
     rows = [(row[0], *row[1:5], f"p{i % 2}", i) for i, row in enumerate(rows)] if ordered else rows
     timed = [(*row[:4], row[0], *row[5:]) for row in rows]  # the column `o` is the event time
     functions = ("first", "min_by", "last", "max_by")
-    mixed = [one for pair in zip(functions, columns, strict=True) for one in _asked(pair[0], (pair[1],))]
+    mixed = [one for pair in zip(functions, columns, strict=True) for one in _aggregates(pair[0], (pair[1],))]
     first, least, last, largest = _answers(mixed, timed, ordered=ordered)
     places = [1 + _COLUMNS.index(column) for column in columns]
     pairs = [repr([row[places[0]], row[places[1]]]) for row in timed if row[0] == min(one[0] for one in timed)]

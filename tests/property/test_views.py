@@ -90,8 +90,8 @@ def test_a_view_that_is_made_again_has_no_rows_of_a_query_that_was_dropped(tmp_p
     empty = dict.fromkeys(field.name for field in STREAM.columns)
     output = (Named("k", Column("key:0", "string")), Named("n", Column("agg:0", "bigint")))
     window, keys = Sliding(10 * SECOND, 10 * SECOND), (Column("k", "string"),)
-    asked = Query("q", STREAM.name, "ts", 0, window, keys, (aggregate_of("count", None),), output, serve=True)
-    pond = ChangingPond(tmp_path / "pond", [STREAM], [asked, msgspec.structs.replace(asked, name="stays")], 1, BUCKETS)
+    query = Query("q", STREAM.name, "ts", 0, window, keys, (aggregate_of("count", None),), output, serve=True)
+    pond = ChangingPond(tmp_path / "pond", [STREAM], [query, msgspec.structs.replace(query, name="stays")], 1, BUCKETS)
     now = {"q": 10 * SECOND, "stays": 10 * SECOND}
     stores = [MemoryStore(), MemoryStore()]
 
@@ -109,7 +109,7 @@ def test_a_view_that_is_made_again_has_no_rows_of_a_query_that_was_dropped(tmp_p
     del now["q"]
     pond.change(validate.drop(KnownPond(pond.spec, pond.manifest), "q"))
     now["q"] = 10 * SECOND
-    pond.change(validate.add(KnownPond(pond.spec, pond.manifest), asked))
+    pond.change(validate.add(KnownPond(pond.spec, pond.manifest), query))
     for second in (35, 45, 55):
         epoch(second, "new")
     pond.follow(view(stores[1]))  # as one whose store has lost everything

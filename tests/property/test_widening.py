@@ -42,13 +42,13 @@ SLICES = st.lists(SLICE, min_size=1, max_size=30, unique=True)
 
 @given(GRIDS, st.lists(st.integers(-60, 160), max_size=4), SLICES)
 def test_a_slice_is_as_wide_as_the_edges_that_are_needed_let_it_be(
-    grids: dict[Regular, int], more: list[int], asked: list[tuple[int, int, int]]
+    grids: dict[Regular, int], more: list[int], given: list[tuple[int, int, int]]
 ) -> None:
     needed = {*more} | {
         time for grid, since in grids.items() for time in range(-500, 700)
         if time >= since and (time - grid.phase_us) % grid.step_us == 0
     }  # fmt: skip
-    start, end = np.array([(start, start + length) for start, length, _ in asked]).T
+    start, end = np.array([(start, start + length) for start, length, _ in given]).T
     edges = Edges(grids, np.array(sorted({*more}), np.int64))
     low, high = edges.around(start, end)
     for i, (begin, until) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
@@ -60,11 +60,11 @@ def test_a_slice_is_as_wide_as_the_edges_that_are_needed_let_it_be(
 
 @given(GRIDS, SLICES, st.integers(0, 1 << 30), st.sampled_from((0, coalesce_slices._MIN_CELLS_PER_PART)))
 def test_cells_of_one_key_in_one_slice_are_one(
-    grids: dict[Regular, int], asked: list[tuple[int, int, int]], seed: int, each: int
+    grids: dict[Regular, int], given: list[tuple[int, int, int]], seed: int, each: int
 ) -> None:
     dice = np.random.default_rng(seed)
-    start, length, late = np.array(sorted(asked)).T
-    slots = [np.sort(dice.choice(20, dice.integers(1, 20), replace=False)) for _ in asked]
+    start, length, late = np.array(sorted(given)).T
+    slots = [np.sort(dice.choice(20, dice.integers(1, 20), replace=False)) for _ in given]
     offsets, rows = np.cumsum([0, *map(len, slots)]), np.concatenate(slots).astype(np.int32)
     columns = {"n": dice.integers(1, 100, len(rows)), "m:max": dice.integers(-100, 100, len(rows))}
     cells = Cells(Slices(start, start + length, late), offsets, rows, columns)
@@ -124,7 +124,7 @@ def test_portions_lose_nothing_while_edges_go(seed: int, going: bool) -> None:
     def edges() -> Edges:
         return Edges({Regular(0, 10): since, Regular(0, 40): since - 80, Regular(0, 160): -1000}, np.zeros(0, np.int64))
 
-    def told(cells: Iterable[Cells]) -> Counter[tuple[int, int]]:
+    def totals(cells: Iterable[Cells]) -> Counter[tuple[int, int]]:
         found = Counter[tuple[int, int]]()
         for part in cells:
             low = edges().around(*part.slices[:2])[0]
@@ -141,7 +141,7 @@ def test_portions_lose_nothing_while_edges_go(seed: int, going: bool) -> None:
             break
         assert one.until > due.begin and one.cells.rows
         due, since = due._replace(begin=one.until), since + going * int(dice.choice([0, 0, 10, 70]))
-    assert told(found) == told(old)
+    assert totals(found) == totals(old)
     assert going or sum(cells.rows for cells in found) == whole, "slices that become one are in one portion"
 
 

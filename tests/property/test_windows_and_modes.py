@@ -18,7 +18,7 @@ from kit.judges.answers import Run, dealt
 from kit.naive.expressions import Raised
 from kit.naive.queries import windows
 from kit.naive.queries.deduplicate import without_repeats
-from kit.naive.queries.output_modes import told_by_epoch
+from kit.naive.queries.output_modes import emitted_by_epoch
 from millpond.errors import OverflowedError, UnsupportedQuery
 from millpond.model.expressions import Column, columns_of
 from millpond.model.query import Query
@@ -43,8 +43,8 @@ def moded(query: Query, mode: str, time_us: int) -> Query:
     names = [field.name for field in STREAM.columns if field.name != "ts"]
     compared = sorted({*names} & {name for key in query.keys for name in columns_of(key)} | {"k"})
     if query.window == RUNNING:
-        told = tuple(item for item in query.output if not any(map(_of_window, columns_of(item.expression))))
-        query, mode = replace(query, delay_us=NEVER_LATE_US, output=told), "update"
+        timeless = tuple(item for item in query.output if not any(map(_of_window, columns_of(item.expression))))
+        query, mode = replace(query, delay_us=NEVER_LATE_US, output=timeless), "update"
     try:
         found: AnyQuery = query
         if mode == "deduplicated":
@@ -95,27 +95,27 @@ def mixed_case(seed: int, events: int, queries: int, epochs: int, era: int = 0) 
 def check(folder: Path, case: Case, instances: int, seed: int) -> set[tuple[str, str]]:
     """Hold each epoch against the naive twins, then a drain; which windows had rows in which mode."""
     run, deal = Run(folder, case.queries, instances, 16), dealt(seed)
-    told: dict[str, list[list[dict[str, Any]]]] = {query.name: [] for query in case.queries}
+    emitted: dict[str, list[list[dict[str, Any]]]] = {query.name: [] for query in case.queries}
     for batch in case.epochs:
         before = {name: len(sink.table()) for name, sink in run.sinks.items()}
         run.epoch(deal(batch))
         for name, sink in run.sinks.items():
-            told[name].append(rows_of(sink.table().slice(before[name])))
+            emitted[name].append(rows_of(sink.table().slice(before[name])))
     counts, stopped, seen = run.answers().counts, dict(run.pond.manifest.quarantined), set()
     run.pond.drain()
     after = run.answers()
     for query in case.queries:
-        asked, epochs = without_repeats(query, case.epochs) if query.deduplicated else (query, case.epochs)
-        twin = told_by_epoch if query.changing else windows.answer_by_epoch
+        counterpart, epochs = without_repeats(query, case.epochs) if query.deduplicated else (query, case.epochs)
+        twin = emitted_by_epoch if query.changing else windows.answer_by_epoch
         expected_counts = windows.counts(query, case.epochs)
         assert counts.get(query.name, {}) == (expected_counts if expected_counts["read"] else {}), query
         try:
-            expected = twin(asked, epochs)
+            expected = twin(counterpart, epochs)
         except (Raised, OverflowedError):
             assert query.name in stopped, query
             continue
         assert query.name not in stopped, query
-        for mine, theirs in zip(expected, told[query.name], strict=True):
+        for mine, theirs in zip(expected, emitted[query.name], strict=True):
             assert_same_rows(mine, theirs, about=str(query))
             if mine:
                 kind = "running" if query.window == RUNNING else type(query.window).__name__
@@ -123,7 +123,7 @@ def check(folder: Path, case: Case, instances: int, seed: int) -> set[tuple[str,
         if query.changing:
             continue
         try:
-            whole = windows.answer(asked, epochs, drained=True)
+            whole = windows.answer(counterpart, epochs, drained=True)
         except (Raised, OverflowedError):
             assert query.name in after.quarantined, query
             continue

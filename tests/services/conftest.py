@@ -64,8 +64,8 @@ def hook_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hoo
         thread = threading.Thread(target=made.serve_forever)
         thread.start()
         url = f"http://127.0.0.1:{made.server_address[1]}/rows"
-        told = {"kind": "http", "url": url, "seconds": 0.5, "headers": {"authorization": {"env": "SECRET"}, "a": "b"}}
-        (tmp_path / "connections.json").write_text(json.dumps({"hook": told}))
+        hook = {"kind": "http", "url": url, "seconds": 0.5, "headers": {"authorization": {"env": "SECRET"}, "a": "b"}}
+        (tmp_path / "connections.json").write_text(json.dumps({"hook": hook}))
         monkeypatch.setenv(VARIABLE, str(tmp_path / "connections.json"))
         monkeypatch.setenv("SECRET", "Bearer x")
         yield made

@@ -19,7 +19,7 @@ from millpond.errors import StoreError, UnsupportedQuery
 from millpond.log.cursor import cursor_at
 
 
-def told(table: Path) -> list[int]:
+def rows_in(table: Path) -> list[int]:
     """The rows of the newest version, as DuckDB reads the files that the table names."""
     files = [uri.removeprefix("file://") for uri in DeltaTable(str(table)).file_uris()]
     return [n for (n,) in duckdb.sql(f"SELECT n FROM read_parquet({files!r}) ORDER BY n").fetchall()]
@@ -35,7 +35,7 @@ def test_an_epoch_is_a_commit_with_its_number(tmp_path: Path, program: ModuleTyp
     assert sink.cursor().n == -1
     program.bring(tmp_path, sink)
     table = DeltaTable(str(tmp_path / "out"))
-    assert told(tmp_path / "out") == expected(program)
+    assert rows_in(tmp_path / "out") == expected(program)
     assert table.transaction_version("millpond-p-q") == 2 * program.EPOCHS - 1 == sink.cursor().n
     epochs = [one["epoch"] for one in reversed(table.history()) if "epoch" in one]
     assert epochs == [str(n) for n in range(1, 2 * program.EPOCHS, 2)]
@@ -70,7 +70,7 @@ def test_a_publisher_that_was_overtaken_adds_nothing(
     for file in (tmp_path / "cursors").iterdir():
         file.unlink()  # the table itself knows
     program.bring(tmp_path, old)
-    assert told(tmp_path / "out") == expected(program)
+    assert rows_in(tmp_path / "out") == expected(program)
 
 
 @pytest.mark.slow
@@ -90,7 +90,7 @@ def test_a_driver_that_is_killed_between_the_steps_loses_and_repeats_nothing(
         ends.append(process.returncode)
         assert len(ends) < 7, "it does not come to an end"
     assert set(ends[:-1]) == {-9}
-    assert told(out) == expected(program)
+    assert rows_in(out) == expected(program)
 
 
 def test_a_table_with_other_columns_is_reported(tmp_path: Path, program: ModuleType) -> None:

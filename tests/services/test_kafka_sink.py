@@ -46,7 +46,7 @@ def topic(kafka_connected: KafkaServer, tmp_path: Path) -> str:
     return name
 
 
-def told(messages: list[Message]) -> list[tuple[int, int, bytes | None, bytes | None]]:
+def content_of(messages: list[Message]) -> list[tuple[int, int, bytes | None, bytes | None]]:
     """What a reader gets, as (epoch, row, key, value)."""
     return sorted((int(m.headers["epoch"]), int(m.headers["row"]), m.key, m.value) for m in messages)
 
@@ -71,7 +71,7 @@ def test_a_row_has_a_key_headers_and_a_value(kafka_server: KafkaServer, topic: s
     done = publish(tmp_path, topic)
     assert done.returncode == 0, done.stderr
     found = kafka_server.read(topic)
-    assert told(found) == expected(tmp_path)
+    assert content_of(found) == expected(tmp_path)
     assert len(found) == EPOCHS * COUNT
     first = min(found, key=lambda message: (int(message.headers["epoch"]), int(message.headers["row"])))
     assert first.key == b'["q",{"start":"1970-01-01T00:00:00.000Z","end":"1970-01-01T00:01:00.000Z"},"k0"]'
@@ -97,7 +97,7 @@ def test_a_publisher_that_is_killed_repeats_nothing(
             for file in (tmp_path / "cursors").iterdir():
                 file.unlink()
     assert len(list((tmp_path / "faults").glob("*.kill"))) == 4
-    assert told(kafka_server.read(topic)) == expected(tmp_path)
+    assert content_of(kafka_server.read(topic)) == expected(tmp_path)
 
 
 def test_the_mark_of_a_record_is_committed_with_it(kafka_server: KafkaServer, topic: str, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_publisher_that_was_overtaken_writes_nothing_more(
     with pytest.raises(StoreError, match=r"(?i)fenced|newer|stale|epoch"):
         old._publisher.commit(cursor_at(log[3][1]))
     assert old.cursor().n == log[-1][0]
-    assert told(kafka_server.read(topic)) == expected(tmp_path)
+    assert content_of(kafka_server.read(topic)) == expected(tmp_path)
     assert len(kafka_server.read(topic, "read_uncommitted")) >= len(expected(tmp_path))
 
 
@@ -147,13 +147,13 @@ def test_a_publisher_that_is_stopped_and_wakes_is_fenced(
     zombie = bring("kafka", faults=f"{step}:2:stop", topic=topic)
     until(lambda: is_stopped(zombie.pid), "it is stopped", 120)
     assert publish(tmp_path, topic).returncode == 0
-    assert told(kafka_server.read(topic)) == expected(tmp_path)
+    assert content_of(kafka_server.read(topic)) == expected(tmp_path)
     os.kill(zombie.pid, signal.SIGCONT)
     _, said = zombie.communicate(timeout=120)
     assert zombie.returncode == 1, "it ends by what the broker says"
     assert re.search(rb"StoreError.*(?i:fenced|newer|stale|epoch)", said), said
     found = kafka_server.read(topic)
-    assert told(found) == expected(tmp_path)
+    assert content_of(found) == expected(tmp_path)
     assert len({(m.headers["epoch"], m.headers["row"], m.key, m.headers["revision"]) for m in found}) == len(found)
 
 
@@ -170,7 +170,7 @@ def test_without_transactions_rows_come_at_least_once_with_the_same_key(
     while not ends or ends[-1]:
         ends.append(publish(tmp_path, topic, faults, transactions="false").returncode)
         assert len(ends) < 5, "it does not come to an end"
-    found = told(kafka_server.read(topic))
+    found = content_of(kafka_server.read(topic))
     assert len(found) > len(expected(tmp_path))
     assert sorted(set(found)) == expected(tmp_path)
 
@@ -203,7 +203,7 @@ def test_an_unreachable_broker_is_reported_and_retried(
         return False
 
     until(is_complete, "the broker takes the other records")
-    assert told(kafka_server.read(topic)) == expected(tmp_path)
+    assert content_of(kafka_server.read(topic)) == expected(tmp_path)
     follower.close()
 
 
@@ -219,9 +219,9 @@ def test_a_deleted_row_is_a_record_without_a_value() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    asked = query(Sink("kafka", None, (("topic", "t"),)))
-    assert key_columns(asked) == ("w", "k")
-    without = msgspec.structs.replace(asked, output=(Named("k", Column("key:0", "string")),))
+    windowed = query(Sink("kafka", None, (("topic", "t"),)))
+    assert key_columns(windowed) == ("w", "k")
+    without = msgspec.structs.replace(windowed, output=(Named("k", Column("key:0", "string")),))
     with pytest.raises(UnsupportedQuery, match="its output lacks its window"):
         key_columns(without)
     assert key_columns(msgspec.structs.replace(without, window=RUNNING, emit="update")) == ("k",)

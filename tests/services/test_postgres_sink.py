@@ -105,10 +105,10 @@ def test_a_table_that_has_rows_of_lost_records_is_given_nothing_until_it_is_set_
 def test_a_table_whose_rows_have_no_key_is_not_set_back(
     postgres_server: PostgresServer, table: str, tmp_path: Path, program: ModuleType
 ) -> None:
-    asked = program.query(Sink("postgres", None, (("table", table),)))
-    asked = msgspec.structs.replace(asked, event=(Column("id", "bigint"),))  # rows of events
+    query = program.query(Sink("postgres", None, (("table", table),)))
+    query = msgspec.structs.replace(query, event=(Column("id", "bigint"),))  # rows of events
     log = list(program.make_pond(tmp_path))
-    sink = PostgresSink(asked, "p", program.RowsReader(program.section_reader(program.Files(tmp_path))))
+    sink = PostgresSink(query, "p", program.RowsReader(program.section_reader(program.Files(tmp_path))))
     program.bring(tmp_path, sink)
     before = sink.cursor()
     with pytest.raises(AheadError, match=r"have no key.*after record 2 .*UPDATE millpond_cursors SET n = 2"):
@@ -137,9 +137,9 @@ def test_a_table_of_cursors_of_an_older_version_is_gone_on_with(
             client.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {user}")
             client.execute(f"GRANT TEMPORARY ON DATABASE {postgres_server.connection['database']} TO {user}")
     if not may_change:
-        told = {**postgres_server.connection, "user": user}
+        limited = {**postgres_server.connection, "user": user}
         path = tmp_path / "connections.json"
-        path.write_text(json.dumps({"db": told}))
+        path.write_text(json.dumps({"db": limited}))
         monkeypatch.setenv(VARIABLE, str(path))
     sink = program.sink_of(tmp_path, "postgres", table=table)
     assert sink.cursor() == Cursor(2)
@@ -151,11 +151,11 @@ def test_a_table_of_cursors_of_an_older_version_is_gone_on_with(
 def test_rows_without_a_key_are_added_once(
     postgres_server: PostgresServer, table: str, tmp_path: Path, program: ModuleType
 ) -> None:
-    asked = program.query(Sink("postgres", None, (("table", table),)))
-    asked = msgspec.structs.replace(asked, event=(Column("id", "bigint"),))  # rows of events
+    query = program.query(Sink("postgres", None, (("table", table),)))
+    query = msgspec.structs.replace(query, event=(Column("id", "bigint"),))  # rows of events
     log = list(program.make_pond(tmp_path))
     reader = program.RowsReader(program.section_reader(program.Files(tmp_path)))
-    one, other = (PostgresSink(asked, "p", reader) for _ in range(2))
+    one, other = (PostgresSink(query, "p", reader) for _ in range(2))
     assert one.cursor().n == other.cursor().n == -1
     for n, entry, manifest in log:
         one.apply(n, entry, manifest)
@@ -256,7 +256,7 @@ def test_columns_have_types_of_their_own(postgres_server: PostgresServer, table:
     }  # fmt: skip
     values = {kind: Decimal(value) if kind.startswith("dec") else value for kind, value in kinds.items()}
     output = tuple(Named(kind, Column(f"agg:{n}", kind)) for n, kind in enumerate(kinds))
-    asked = msgspec.structs.replace(
+    query = msgspec.structs.replace(
         changing(table), output=output, correct_us=msgspec.UNSET, event=(Column("id", "bigint"),)
     )
     made = pa.table({kind: pa.array([value, None], arrow_type(kind)) for kind, value in values.items()})
@@ -265,7 +265,7 @@ def test_columns_have_types_of_their_own(postgres_server: PostgresServer, table:
         def needed(self, entry: Entry, query: str, place: str, cure: str) -> pa.Table:
             return made
 
-    sink = PostgresSink(asked, "p", One())  # type: ignore[arg-type]
+    sink = PostgresSink(query, "p", One())  # type: ignore[arg-type]
     sink.apply(0, numbered(0), None)  # type: ignore[arg-type]
     sink.close()
     assert stored(postgres_server, table, "1") == [tuple(values.values()), (None,) * len(kinds)]
@@ -290,25 +290,25 @@ def test_a_table_that_is_there_is_filled_and_one_that_refuses_says_why(
 
 
 def test_what_does_not_fit_is_refused(program: ModuleType) -> None:
-    asked = program.query(Sink("postgres", None, (("table", "t"),)))
-    assert Table.of(asked, asked.sink).rows.key == ("w_start", "w_end", "k")
-    listed = msgspec.structs.replace(asked, output=(*asked.output, Named("l", Column("agg:1", "array<int>"))))
+    query = program.query(Sink("postgres", None, (("table", "t"),)))
+    assert Table.of(query, query.sink).rows.key == ("w_start", "w_end", "k")
+    listed = msgspec.structs.replace(query, output=(*query.output, Named("l", Column("agg:1", "array<int>"))))
     with pytest.raises(UnsupportedQuery, match=r"cannot write l, of type array<int>"):
-        Table.of(listed, asked.sink)
+        Table.of(listed, query.sink)
     for options, words in (
         ({}, "has no table"), ({"table": "a.b.c"}, "the table 'a.b.c'"), ({"table": "t; --"}, "the table"),
         ({"table": "t", "key": "k,x"}, "no column x"), ({"table": "s.millpond_cursors"}, "the table of cursors"),
     ):  # fmt: skip
         with pytest.raises(QueryTypeError, match=words):
-            Table.of(asked, Sink("postgres", None, tuple(options.items())))
+            Table.of(query, Sink("postgres", None, tuple(options.items())))
 
 
 def test_a_connection_says_how_a_server_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "s")
     text = b'{"kind":"postgres","host":"h","database":"d","user":"u","security":"ssl","password":{"env":"SECRET"}}'
-    told = msgspec.json.decode(text, type=Database).of_client()
-    assert (told["sslmode"], told["sslrootcert"], told["password"]) == ("verify-full", "system", "s")
+    arguments = msgspec.json.decode(text, type=Database).of_client()
+    assert (arguments["sslmode"], arguments["sslrootcert"], arguments["password"]) == ("verify-full", "system", "s")
     monkeypatch.delenv("SECRET")
     with pytest.raises(SetupError, match="no variable SECRET"):
         msgspec.json.decode(text, type=Database).of_client()
-    assert psycopg.conninfo.make_conninfo("", **told)
+    assert psycopg.conninfo.make_conninfo("", **arguments)

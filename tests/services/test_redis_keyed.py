@@ -107,8 +107,8 @@ def test_a_batch_is_one_pipeline_to_each_primary_and_one_command_for_each_key(
     monkeypatch.setattr(Nodes, "_answered", lambda self, words: (trips.append(len(words)), plain(self, words))[1])
     reader(ids)
     after = [server.calls().get("hmget", 0) for server in redis_cluster.servers]
-    asked = [late - early for early, late in zip(before, after, strict=True)]
-    assert sum(asked) == 300 and all(asked)
+    requests = [late - early for early, late in zip(before, after, strict=True)]
+    assert sum(requests) == 300 and all(requests)
     assert trips == [3]
 
 
@@ -161,15 +161,15 @@ def test_a_server_that_is_stopped_is_null_default_dead_or_an_error(
     assert read("dead-letter")["alive"] is None
     with pytest.raises(VanishedError, match="users cannot be read"):
         read("fail")
-    assert answers.count <= 8, "it is not asked again at once"
+    assert answers.count <= 8, "it is not read again at once"
     threading.Timer(1.0, own_server.resume).start()
     assert read("wait")["name"] == "ann"
     with own_server.client() as client:
         client.execute_command("ACL", "SETUSER", "nobody", "on", ">secret", "~other:*", "+@all", "-hmget")
     refused = KeyedReader(TABLE, lambda: opened(own_server.url.replace("//", "//nobody:secret@")))
-    with pytest.raises(StoreError, match="refuses this user") as told:
+    with pytest.raises(StoreError, match="refuses this user") as error:
         refused(kinds, ids)
-    assert "secret" not in str(told.value) and "secret" not in repr(refused)
+    assert "secret" not in str(error.value) and "secret" not in repr(refused)
 
 
 def test_what_is_no_table_is_refused(redis_server: RedisServer) -> None:

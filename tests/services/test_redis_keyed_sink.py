@@ -43,7 +43,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "guide" / "tables.md"
 Row = dict[str, Any]
 
 
-class Told(NamedTuple):
+class FakeRecord(NamedTuple):
     """Stands for a record of the log: it has its own rows."""
 
     n: int
@@ -81,7 +81,7 @@ def sink(url: str, folder: Path, pond: str = "p", **options: str) -> KeyedSink:
 
 
 def apply(to: KeyedSink, n: int, rows: list[Row] | None) -> None:
-    to.apply(n, Told(n, None if rows is None else record_of(rows)), None)  # type: ignore[arg-type]
+    to.apply(n, FakeRecord(n, None if rows is None else record_of(rows)), None)  # type: ignore[arg-type]
 
 
 def expected_of(records: list[list[Row]], before: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:

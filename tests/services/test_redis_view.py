@@ -79,7 +79,7 @@ class Bench:
         )  # fmt: skip
         self.run.pond.follow(view)
         self.deal = dealt(seed)
-        self.fed = 0
+        self.epochs_fed = 0
         self.stores = [RedisStore(self.url, hash_tags(BUCKETS), owner="p", check=False) for _ in range(INSTANCES + 1)]
         self.store = RedisStore(self.url, hash_tags(BUCKETS), owner="p")
         self.checked = RedisStore(f"{url}?socket_timeout={SECONDS:g}", hash_tags(BUCKETS), owner="p")
@@ -94,13 +94,13 @@ class Bench:
             return list(caught)
 
     def epochs(self, count: int) -> None:
-        for epoch in self.case.epochs[self.fed : self.fed + count]:
+        for epoch in self.case.epochs[self.epochs_fed : self.epochs_fed + count]:
             wanted = self.slots.wanted(self.now)
             if wanted is not None:
                 self.run.pond.move(*wanted)
             self.run.epoch(self.deal(epoch))
             self.runner.notify(self.run.pond.manifest.n)
-        self.fed += count
+        self.epochs_fed += count
 
     @property
     def owners(self) -> tuple[int, ...]:
@@ -128,7 +128,7 @@ class Bench:
         assert self.caught_up(), self.runner.status()
         answers = self.run.answers()
         for query in self.served:
-            expected = answer(query, self.case.epochs[: self.fed], drained=True)
+            expected = answer(query, self.case.epochs[: self.epochs_fed], drained=True)
             assert difference(expected, answers.rows[query.name]) is None
         assert contents(self.checked, self.queries) == contents(self.plain, self.queries)
         assert set(self.checked.applied_many(range(BUCKETS))) == {self.run.pond.manifest.n}
@@ -234,7 +234,7 @@ def test_a_server_that_fails_for_a_while(
         assert (status.note is not None) == (said == "failed"), "only a server that was started anew has lost anything"
 
 
-def test_what_is_lost_while_the_pond_is_silent_comes_back(redis_server: RedisServer, tmp_path: Path) -> None:
+def test_lost_buckets_are_replayed_while_the_pond_is_idle(redis_server: RedisServer, tmp_path: Path) -> None:
     with bench(tmp_path, redis_server) as made:
         made.epochs(8)
         made.drain()
@@ -281,7 +281,7 @@ def test_slots_that_move_under_a_running_view(redis_installed: None, tmp_path: P
                 time.sleep(0.1)  # instances meet buckets that are half here, half there
 
         cluster.move(slots, 0, 2, meanwhile)
-        assert made.fed == 6, "records came while slots moved"
+        assert made.epochs_fed == 6, "records came while slots moved"
         made.epochs(2)
         made.drain()
         made.check()

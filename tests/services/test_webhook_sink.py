@@ -22,7 +22,7 @@ from millpond.log.port import Log
 from millpond.model.endpoints import Sink
 
 
-def told(server: HookServer) -> list[Any]:
+def delivered_rows(server: HookServer) -> list[Any]:
     """The rows that were taken, in the order of epochs and parts."""
     whole = sorted(server.taken.values(), key=lambda one: (one["epoch"], one["part"]))
     return [row for one in whole for row in one["rows"]]
@@ -53,7 +53,7 @@ def test_rows_come_with_a_key_and_headers(hook_server: HookServer, tmp_path: Pat
     sink = program.sink_of(tmp_path, "webhook", rows="20")
     program.bring(tmp_path, sink)
     sink.close()
-    assert [row["n"] for row in told(hook_server)] == expected(program, tmp_path)
+    assert [row["n"] for row in delivered_rows(hook_server)] == expected(program, tmp_path)
     digests = {n: entry.digest[:16] for n, entry, _ in program.make_pond(tmp_path)}
     keys = [f"p/q/{n}/{part}/{digests[n]}" for n in range(1, 2 * program.EPOCHS, 2) for part in range(3)]
     assert hook_server.requested_keys == keys
@@ -75,9 +75,9 @@ def test_a_server_that_fails_hangs_or_answers_into_the_void_gets_every_row(
     sink = program.sink_of(tmp_path, "webhook", rows="30")
     errors = drive(tmp_path, sink, log[-1][0])
     sink.close()
-    assert [row["n"] for row in told(hook_server)] == expected(program, tmp_path)
-    asked = [key.rpartition("/")[0] for key in hook_server.requested_keys[:5]]
-    assert asked == ["p/q/1/0"] * 4 + ["p/q/1/1"], "what was answered is not sent again"
+    assert [row["n"] for row in delivered_rows(hook_server)] == expected(program, tmp_path)
+    requested = [key.rpartition("/")[0] for key in hook_server.requested_keys[:5]]
+    assert requested == ["p/q/1/0"] * 4 + ["p/q/1/1"], "what was answered is not sent again"
     assert len(hook_server.requested_keys) == len(hook_server.taken) + 6
     for words in ("answered 500", "did not answer: ReadTimeout", "nothing is lost meanwhile"):
         assert any(words in error for error in errors), (words, errors)
@@ -99,7 +99,7 @@ def test_a_driver_that_is_killed_sends_again_what_may_have_arrived(
     program.make_pond(tmp_path)
     faults = "delivery.before:2:kill,delivery.written:4:kill"
     assert bring_killed("webhook", faults=faults) == 3
-    assert [row["n"] for row in told(hook_server)] == expected(program, tmp_path)
+    assert [row["n"] for row in delivered_rows(hook_server)] == expected(program, tmp_path)
     assert len(hook_server.requested_keys) > len(hook_server.taken) == program.EPOCHS
 
 

@@ -337,6 +337,6 @@ def test_the_simulator_finds_a_broken_protocol(mutant: Parts) -> None:
     with pytest.raises(SimulationFailure) as failure:
         for seed in chain(range(FOUND_AT.get(_mutant_name(mutant), 0), SEEDS), range(SEEDS)):
             simulate(seed, mutant)
-    told = str(failure.value)
-    assert told.startswith(f"seed {failure.value.seed}: {failure.value.law}")
-    assert len(told.splitlines()) > 10, "a failing seed tells its trace"
+    message = str(failure.value)
+    assert message.startswith(f"seed {failure.value.seed}: {failure.value.law}")
+    assert len(message.splitlines()) > 10, "a failing seed tells its trace"

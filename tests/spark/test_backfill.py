@@ -30,7 +30,7 @@ from millpond.spark.driver import reread_source
 from millpond.spark.reading import file_source
 from millpond.testing.compare import assert_same_rows, rows_of
 
-ASKED = {
+QUERIES = {
     "spend": SPEND,
     "tumbling": "SELECT window(ts, '10 seconds') AS w, sum(v) AS total, avg(w) AS mean FROM STREAM tx\
         WATERMARK ts DELAY OF INTERVAL 1 SECOND WHERE v > 10 GROUP BY ALL",
@@ -48,17 +48,17 @@ def expected(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> d
     make_input(base / "in")
     with Pond(spark, base / "pond", instances=2) as pond:
         pond.stream(stream(base / "in"))
-        for name, text in ASKED.items():
+        for name, text in QUERIES.items():
             pond.add(name, text)
         pond.run()
-        return {name: rows_of(pond.table(name)) for name in ASKED}
+        return {name: rows_of(pond.table(name)) for name in QUERIES}
 
 
 def added_later(spark: SparkSession, base: Path, declared: Stream, **backfill: Any) -> dict[str, list[dict[str, Any]]]:
     """The rows of the queries that were added after the fourth epoch."""
 
     def add() -> None:
-        for name, text in ASKED.items():
+        for name, text in QUERIES.items():
             pond.add(name, text, backfill=True, **backfill)
 
     with Pond(spark, base / "pond", instances=2, on_epoch=Actions({4: [add]})) as pond:
@@ -69,7 +69,7 @@ def added_later(spark: SparkSession, base: Path, declared: Stream, **backfill: A
         assert not pond.refused
         assert not (base / "pond" / "backfill").exists()
         assert not [one for one in pond.manifest().sections.values() if one.kind == "backfill"]
-        return {name: rows_of(pond.table(name)) for name in ASKED}
+        return {name: rows_of(pond.table(name)) for name in QUERIES}
 
 
 def as_csv(folder: Path) -> Stream:
@@ -120,24 +120,24 @@ def test_a_backfill_is_priced_begins_at_a_time_and_outlives_its_driver(
         pond.stream(stream(tmp_path / "in"))
         pond.add("first", SPEND)
         pond.run()
-        whole = pond.price_of("add", "later", ASKED["holistic"], backfill=True)
+        whole = pond.price_of("add", "later", QUERIES["holistic"], backfill=True)
         files = sum(file.stat().st_size for file in (tmp_path / "in").glob("*.parquet"))
         assert (whole.cost, whole.complete_from_us, whole.source.bytes) == (COMPLETE_AT_ONCE, None, files)
-        part = pond.price_of("add", "later", ASKED["holistic"], backfill="2023-11-14T22:13:51")
+        part = pond.price_of("add", "later", QUERIES["holistic"], backfill="2023-11-14T22:13:51")
         assert part.complete_from_us == (1_700_000_000 + 40) * SECOND and 0 < part.source.bytes < files
         with monkeypatch.context() as noted:
             noted.setattr(
                 reread_source, "reached",
                 lambda _step: notes.extend(one.note or "" for one in pond.status() if one.name == "backfill"),
             )  # fmt: skip
-            pond.add("later", ASKED["holistic"], backfill="2023-11-14T22:13:51")
+            pond.add("later", QUERIES["holistic"], backfill="2023-11-14T22:13:51")
         assert re.fullmatch(r"later: the source is read again, round 1, about \d+ seconds? left", notes[0]), notes
         # the change is recorded, and no epoch has followed
         assert [one for one in pond.manifest().sections.values() if one.kind == "backfill"]
         with pytest.raises(UnsupportedQuery, match="cannot be backfilled"):
             pond.add("running", SPEND, emit="update", backfill=True)
         with pytest.raises(QueryTypeError, match="no time"):
-            pond.add("other", ASKED["holistic"], backfill="yesterday")
+            pond.add("other", QUERIES["holistic"], backfill="yesterday")
     for i in range(6, 8):
         (tmp_path / f"f{i}.parquet").rename(tmp_path / "in" / f"f{i}.parquet")
     with Pond(spark, tmp_path / "pond") as pond:
@@ -189,7 +189,7 @@ def test_a_source_is_read_again_while_epochs_go_on(
         with ThreadPoolExecutor(1) as running:
             run = running.submit(pond.run, once=False)
             until(lambda: read_by(pond, "first") >= 80, "events are read", 240)
-            pond.add("later", ASKED["holistic"], backfill=True)
+            pond.add("later", QUERIES["holistic"], backfill=True)
             come(5, 8)
             until(lambda: read_by(pond, "first") >= 320, "events are read", 240)
             pond.stop()
@@ -214,13 +214,13 @@ def test_a_backfill_is_refused_where_files_are_gone_or_others(spark: SparkSessio
         file = tmp_path / "in" / "f0.parquet"
         os.utime(file, (1_700_001_000, 1_700_001_000))
         with pytest.raises(GoneError, match=r"f0.parquet was changed since"):
-            pond.add("later", ASKED["holistic"], backfill=True)
+            pond.add("later", QUERIES["holistic"], backfill=True)
         file.unlink()
         for call in (pond.add, lambda *args, **more: pond.price_of("add", *args, **more)):
             with pytest.raises(GoneError, match=r"\[MP-GONE\] The source of tx no longer has all .*f0.parquet"):
-                call("later", ASKED["holistic"], backfill=True)
+                call("later", QUERIES["holistic"], backfill=True)
         assert {query.name for query in pond.queries} == {"first"}
-        pond.add("later", ASKED["holistic"], backfill="2023-11-14T22:14:00")  # what that takes is there
+        pond.add("later", QUERIES["holistic"], backfill="2023-11-14T22:14:00")  # what that takes is there
         assert pond.history()[0].change.name == "later"
         with pytest.raises(ChangeRefused, match="is running"):
-            pond.add("later", ASKED["holistic"], backfill=True)
+            pond.add("later", QUERIES["holistic"], backfill=True)

@@ -107,8 +107,8 @@ def test_what_cannot_follow_a_query_is_refused(spark: SparkSession, tmp_path: Pa
         grouped = "GROUP BY window(w, '1 minute')"
         assert "no stream spent" in refused(pond, f"SELECT count(*) FROM STREAM spent {grouped}")
         assert "later" in refused(pond, f"SELECT count(*) FROM STREAM later {grouped}")
-        told = refused(pond, "SELECT count(*) FROM STREAM spend GROUP BY window(w.start, '1 minute')")
-        assert told.endswith("Window over w itself: window(w, …).")
+        message = refused(pond, "SELECT count(*) FROM STREAM spend GROUP BY window(w.start, '1 minute')")
+        assert message.endswith("Window over w itself: window(w, …).")
         assert "costs" in refused(pond, f"SELECT sum(costs) FROM STREAM spend {grouped}")
         assert "has no window" in refused(pond, "SELECT card FROM STREAM alert")
         assert "evaluated by Spark" in refused(pond, f"SELECT max(reverse(card)) FROM STREAM spend {grouped}")

@@ -112,7 +112,7 @@ def expected(
 
 
 @pytest.mark.spark
-def test_queries_come_change_and_go_while_the_pond_runs(spark: SparkSession, tmp_path: Path) -> None:
+def test_queries_are_added_altered_and_dropped_while_the_pond_runs(spark: SparkSession, tmp_path: Path) -> None:
     epochs = make_input(tmp_path / "in")
     actions = Actions({})
     with Pond(spark, tmp_path / "pond", instances=2, on_epoch=actions) as pond:
@@ -392,7 +392,7 @@ def test_a_live_parameter_changes_between_two_epochs(spark: SparkSession, tmp_pa
         pond.param("total", 100.0)
         pond.param("pattern", "a")
         with pytest.raises(UnsupportedQuery, match="is used where its value cannot change"):
-            pond.add("like", SPEND.replace("GROUP BY", "WHERE k LIKE :pattern GROUP BY"))  # not as `k = 'a'` for ever
+            pond.add("like", SPEND.replace("GROUP BY", "WHERE k LIKE :pattern GROUP BY"))  # not as `k = 'a'`
         first = pond.add("limited", limited)
         actions.todo = {
             2: [lambda: pond.param("least", 70), lambda: pond.param("total", 30)],
@@ -489,7 +489,7 @@ def test_a_version_is_tried_compared_and_promoted(spark: SparkSession, tmp_path:
 
 
 @pytest.mark.spark
-def test_what_two_versions_tell_otherwise_is_known_wherever_their_rows_go(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_diff_of_two_versions_is_known_for_every_kind_of_sink(spark: SparkSession, tmp_path: Path) -> None:
     epochs, actions = make_input(tmp_path / "in"), Actions({})
     tried, small = BIG.replace("50", "55"), "SELECT k, v FROM STREAM tx WHERE v < 40"
     with Pond(spark, tmp_path / "pond", instances=2, on_epoch=actions) as pond:

@@ -176,8 +176,8 @@ def test_once_drained_and_again(bench: Bench) -> None:
     assert re.fullmatch(
         r"window 1970-01-01 00:00:20Z to 1970-01-01 00:00:30Z, written by epoch (\d+), as of record \1", last
     )
-    told = millpond_here("lookup", "json_out", "c3", "--json", "--checkpoint", bench.folder / "tx.pond")
-    assert json.loads(told.out)["found"]["row"]["n"] == 25
+    printed = millpond_here("lookup", "json_out", "c3", "--json", "--checkpoint", bench.folder / "tx.pond")
+    assert json.loads(printed.out)["found"]["row"]["n"] == 25
     nobody = millpond_here("lookup", "json_out", "c9", "--checkpoint", bench.folder / "tx.pond")
     assert (nobody.status, "no row for c9 as of record" in nobody.out) == (1, True)
 
@@ -216,7 +216,7 @@ def test_what_a_pond_measured_the_price_of_one_more_and_why_it_is_silent(bench: 
     words = " ".join(done.out.split())
     assert "aligned 100.0 %: 1,024 of 1,024 buckets are on the shard that has most" in words
     assert "about " in words and " bytes per key, from 1.0 cells" in words
-    assert done.err == "", "the file is what the pond is asked"
+    assert done.err == "", "the file has the queries of the pond"
     less = bench.folder / "less.sql"
     less.write_text(bench.file.read_text().partition("CREATE STREAMING TABLE csv_out")[0])
     done = millpond_here("explain", less, "--checkpoint", pond)
@@ -237,8 +237,8 @@ def test_what_a_pond_measured_the_price_of_one_more_and_why_it_is_silent(bench: 
     assert "  read                100  ████" in why.out
     assert "needs an event of 1970-01-01 00:00:11Z or later in tx" in " ".join(why.out.split())
     assert "has ended" in why.out
-    told = json.loads(millpond_here("why", "csv_out", "--checkpoint", pond, "--json").out)
-    assert [cause["code"] for cause in told["causes"]] == ["window-open", "not-running"]
+    printed = json.loads(millpond_here("why", "csv_out", "--checkpoint", pond, "--json").out)
+    assert [cause["code"] for cause in printed["causes"]] == ["window-open", "not-running"]
 
 
 @pytest.mark.parametrize(

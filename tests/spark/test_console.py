@@ -154,8 +154,8 @@ def page(chromium: Browser, served: Served) -> Iterator[Page]:
     shown = chromium.new_context(viewport={"width": 1100, "height": 720}).new_page()
     shown.set_default_timeout(WAIT_MS)
     expect.set_options(timeout=WAIT_MS)
-    asked = set[str]()
-    shown.on("request", lambda request: asked.add(request.url))
+    requested = set[str]()
+    shown.on("request", lambda request: requested.add(request.url))
     shown.goto(served.url)
     expect(shown).to_have_title("Millpond")
     assert not (found := violations(shown)), found
@@ -166,7 +166,7 @@ def page(chromium: Browser, served: Served) -> Iterator[Page]:
     shown.get_by_label("Token").press("Enter")
     expect(shown.get_by_role("heading", name="Overview")).to_be_visible()
     yield shown
-    elsewhere = {url for url in asked if not url.startswith((served.url, "data:", "blob:"))}
+    elsewhere = {url for url in requested if not url.startswith((served.url, "data:", "blob:"))}
     assert not elsewhere, elsewhere
 
 

@@ -302,11 +302,11 @@ class Truth:
         for row in sorted(rows[program.SERVED], key=lambda row: int(str(row["at"]))):
             latest[str(row["customer"])] = row
         late = late_rows(queries[program.LATE], epochs)
-        told = {name: counts(query, events[name]) for name, query in queries.items()}
+        expected_counts = {name: counts(query, events[name]) for name, query in queries.items()}
         for name, query in queries.items():
             if query.having is not None:
-                told[name]["withheld"] = withheld(query, epochs, len(rows[name]), drained=True)
-        return Expected(rows, late, told, latest)
+                expected_counts[name]["withheld"] = withheld(query, epochs, len(rows[name]), drained=True)
+        return Expected(rows, late, expected_counts, latest)
 
 
 def _events(query: AnyQuery, pond: PondSpec, epochs: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:

@@ -67,7 +67,7 @@ def test_a_variable_has_a_type_and_a_first_value(statement: str, kind: str, valu
 
 
 @pytest.mark.parametrize(
-    ("statement", "error", "told"),
+    ("statement", "error", "message"),
     [
         ("DECLARE VARIABLE x INT", QueryRefused, "x has no DEFAULT"),
         ("DECLARE VARIABLE x, y INT DEFAULT 1", QueryRefused, "x, y cannot be declared as one"),
@@ -85,9 +85,9 @@ def test_a_variable_has_a_type_and_a_first_value(statement: str, kind: str, valu
     ],
 )
 def test_a_variable_that_would_mean_something_else_is_refused(
-    statement: str, error: type[Exception], told: str, spark: SparkSession
+    statement: str, error: type[Exception], message: str, spark: SparkSession
 ) -> None:
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         parse_file(spark, statement)
 
 
@@ -159,13 +159,13 @@ def test_a_file_with_parameters_is_not_compiled(spark: SparkSession, tmp_path: P
         compile_text(spark, file(tmp_path, "DECLARE VARIABLE limit DOUBLE DEFAULT 150.0"))
 
 
-def test_a_service_that_cannot_start_leaves_nothing_and_tells_no_address(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_service_that_cannot_start_publishes_no_address(spark: SparkSession, tmp_path: Path) -> None:
     add_file(tmp_path / "in", 0)
     said: list[str] = []
     options = Options(file(tmp_path), tmp_path / "tx.pond", "local[2]", "700m", "lmdb", None, None, 10.0)
-    with pytest.raises(ChangeRefused, match=":limit has no value") as told:
+    with pytest.raises(ChangeRefused, match=":limit has no value") as error:
         serve(options, Web(), said.append)
-    assert "DECLARE VARIABLE limit" in told.value.cure and "--param limit=" in told.value.cure
+    assert "DECLARE VARIABLE limit" in error.value.cure and "--param limit=" in error.value.cure
     assert not [line for line in said if "http" in line]
     assert not (tmp_path / "tx.pond").exists()
     (tmp_path / "tx.pond").mkdir()

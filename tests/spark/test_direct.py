@@ -88,10 +88,10 @@ class Ponds:
             pond.run(drain=drain)
         keyed, plain = ({name: rows_of(pond, name) for name in self.queries} for pond in self.ponds.values())
         assert keyed == plain and (not drain or all(keyed.values()))
-        told = self.counts["PARTITIONED BY (k)"]
-        found = sum("direct" in one for one in told), sum("events" in one for one in told)
+        rows = self.counts["PARTITIONED BY (k)"]
+        found = sum("direct" in one for one in rows), sum("events" in one for one in rows)
         assert not any("direct" in one for one in self.counts[""])
-        told.clear()
+        rows.clear()
         return found
 
     @property
@@ -299,8 +299,8 @@ def test_served_rows_are_found_and_declarations_are_checked(
         pond.run(drain=True)
         for key in {key for key, _ in given}:
             assert pond.lookup("last", key).document is not None
-        told = explain(pond.plan, pond.streams)
-        assert "partitioned by k" in told
+        text = explain(pond.plan, pond.streams)
+        assert "partitioned by k" in text
     plain = Pond(spark, tmp_path / "pond", instances=2)
     plain.load(TABLE.format(topic=topic, by=""))
     plain.add("last", QUERIES["sums"], serve=True)

@@ -450,8 +450,8 @@ def test_a_struct_key_is_grouped_by_its_fields_and_restored(front: FrontEnd) -> 
 
 
 def test_a_window_that_is_not_grouped_by_is_refused(front: FrontEnd) -> None:
-    for asked in (W, "window(ts, '1 hour', '10 minutes')"):
-        text = f"SELECT kind, count(*) AS n FROM (SELECT *, {asked} AS w FROM tx) GROUP BY kind"
+    for grouping in (W, "window(ts, '1 hour', '10 minutes')"):
+        text = f"SELECT kind, count(*) AS n FROM (SELECT *, {grouping} AS w FROM tx) GROUP BY kind"
         with pytest.raises(UnsupportedQuery, match="does not group by"):
             front.query_from_sql("q", text, mode=Mode("update"))
 
@@ -722,10 +722,10 @@ def test_refusals(front: FrontEnd, text: str, error: type[MillpondError], what: 
 
 def test_percentiles_of_bins_of_dataframes_are_those_of_sql(spark: SparkSession, front: FrontEnd, folder: Path) -> None:
     text = f"SELECT percentile_approx(amount, array(0.5, 0.9), 100) AS p FROM tx GROUP BY {W}"
-    asked = front.query_from_sql("q", text)
+    from_sql = front.query_from_sql("q", text)
     grouped = frame(spark, folder).groupBy(F.window("ts", "1 hour"))
     found = front.query_from_dataframe("q", grouped.agg(F.percentile_approx("amount", [0.5, 0.9], 100).alias("p")))
-    assert found.aggregates == asked.aggregates
+    assert found.aggregates == from_sql.aggregates
 
 
 def test_what_is_planned_is_refused_by_name_and_place(front: FrontEnd) -> None:
@@ -740,14 +740,14 @@ def test_sessions_are_read_from_sql_and_dataframes_alike(spark: SparkSession, fr
         "SELECT kind, session_window.start AS a, session_window AS w, count(*) AS n FROM tx WHERE amount > 1 "
         "GROUP BY kind, session_window(ts, '90 seconds')"
     )
-    asked = front.query_from_sql("q", text)
-    assert asked.window == Session(90_000_000)
+    from_sql = front.query_from_sql("q", text)
+    assert from_sql.window == Session(90_000_000)
     window = F.session_window("ts", "90 seconds").alias("w")
     grouped = frame(spark, folder).where("amount > 1").groupBy("kind", window).agg(F.count("*").alias("n"))
     found = front.query_from_dataframe("q", grouped.select("kind", F.col("w.start").alias("a"), "w", "n"))
-    assert replace(found, delay_us=asked.delay_us) == replace(asked, text="")
+    assert replace(found, delay_us=from_sql.delay_us) == replace(from_sql, text="")
     above = frame(spark, folder).withColumn("s", F.session_window("ts", "1 hour")).where("amount > 1")
-    assert front.query_from_dataframe("above", above.groupBy("s").count()).where == asked.where
+    assert front.query_from_dataframe("above", above.groupBy("s").count()).where == from_sql.where
 
 
 @pytest.mark.parametrize("gap", ["CASE WHEN kind = 'pos' THEN '5 minutes' ELSE '1 hour' END", "'1 day'"])

@@ -28,10 +28,10 @@ def write(folder: Path, minute: int, keys: str) -> None:
 
 
 def test_a_function_takes_rows_by_epoch_over_a_restart(spark: SparkSession, tmp_path: Path) -> None:
-    told: list[tuple[int, list[str]]] = []
+    calls: list[tuple[int, list[str]]] = []
 
     def take(rows: pa.RecordBatch, epoch: int) -> None:
-        told.append((epoch, rows["k"].to_pylist()))
+        calls.append((epoch, rows["k"].to_pylist()))
 
     (tmp_path / "in").mkdir()
     write(tmp_path / "in", 0, "aab")
@@ -46,12 +46,12 @@ def test_a_function_takes_rows_by_epoch_over_a_restart(spark: SparkSession, tmp_
         pond.run()
         with pytest.raises(ChangeRefused, match="go somewhere already"):
             pond.foreach("q", take)
-    assert [sorted(keys) for _, keys in told] == [["a", "b"]]
+    assert [sorted(keys) for _, keys in calls] == [["a", "b"]]
     write(tmp_path / "in", 2, "d")
     with Pond(spark, tmp_path / "pond") as pond, pytest.raises(QueryTypeError, match=r"pond\.foreach\('q', function\)"):
         pond.run()
     with Pond(spark, tmp_path / "pond") as pond:
         pond.foreach("q", take)
         pond.run()
-    assert [sorted(keys) for _, keys in told] == [["a", "b"], ["c"]]
-    assert told[0][0] < told[1][0]
+    assert [sorted(keys) for _, keys in calls] == [["a", "b"], ["c"]]
+    assert calls[0][0] < calls[1][0]

@@ -88,7 +88,7 @@ def rows_of(pond: Pond) -> list[tuple[object, ...]]:
     return sorted((row["o"], row["s"] - START, row["k"], row["v"]) for row in pond.table("q").to_pylist())
 
 
-def test_schemas_by_number_come_and_go_while_a_pond_runs(
+def test_schemas_by_number_change_while_a_pond_runs(
     spark: SparkSession, kafka_server: KafkaServer, registry: RegistryServer, topic: str, tmp_path: Path
 ) -> None:
     one = registry.register(f"{topic}-value", FIRST)

@@ -48,7 +48,7 @@ def on_disk(folder: Path) -> int:
     return sum(path.stat().st_size for path in files if path.is_file())
 
 
-def test_what_is_dropped_leaves_the_disk_while_the_pond_is_silent(spark: SparkSession, tmp_path: Path) -> None:
+def test_state_of_dropped_queries_is_deleted_while_the_pond_is_idle(spark: SparkSession, tmp_path: Path) -> None:
     source, folder = tmp_path / "in", tmp_path / "pond"
     source.mkdir()
     stream = Stream("tx", FIELDS, Source("parquet", (("maxFilesPerTrigger", "1"), ("path", str(source)))))

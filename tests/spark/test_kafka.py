@@ -172,8 +172,8 @@ def test_a_cluster_with_tls_and_passwords_is_reached_by_its_name(
             pond.run()
     found = [json.loads(message.value or b"")["v"] for message in kafka_server.read(f"{topic}-out")]
     assert sorted(found) == [value for *_, value in given]
-    told = kafka_server.secured
-    assert told["password"]["file"] and told["servers"] not in "".join(
+    secured = kafka_server.secured
+    assert secured["password"]["file"] and secured["servers"] not in "".join(
         path.read_text(errors="ignore") for path in (tmp_path / "pond" / "log").rglob("*") if path.is_file()
     )
 
@@ -197,8 +197,8 @@ def test_what_retention_deleted_is_a_gap_until_one_goes_on_without_it(
         pond.run(drain=True)
         assert pond.counts()["q"].whole.read == 300 - 90 - 20
         left = [event for n, event in enumerate(given) if n < 90 or event[0] != 1 or n // PARTITIONS >= 50]
-        told = {(row[0], row[1]): row for row in windows(accepted(left))}
-        assert all(told[row[0], row[1]] == row for row in rows_of(pond))  # rows of the first run are gone with it
+        expected = {(row[0], row[1]): row for row in windows(accepted(left))}
+        assert all(expected[row[0], row[1]] == row for row in rows_of(pond))  # rows of the first run are gone with it
 
 
 def test_epochs_read_as_much_as_they_have_time_for(

@@ -52,6 +52,6 @@ def test_card_fraud_from_kafka_to_kafka(
         assert Counter({card: count for (name, card), count in alerts.items() if name == query}) == counts
         assert counts, query
     assert {query for query, _ in alerts} >= {"burst", "expensive", "countries", "tried", "guessed", "spree", "huge"}
-    told = capsys.readouterr().out
-    assert "10 dead letters of payments: the value does not parse" in told
-    assert "card-07" in told
+    printed = capsys.readouterr().out
+    assert "10 dead letters of payments: the value does not parse" in printed
+    assert "card-07" in printed

@@ -105,24 +105,26 @@ def test_joins_by_key_answer_as_a_dict(spark: SparkSession, tmp_path: Path, redi
     users = {id: (f"n{id % 6}", id / 4) for id in range(0, 40, 2) if id % 10}
     good = [event for event in events if event not in bad]
 
-    def told(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    def ordered(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         return sorted(rows, key=repr)
 
-    assert found["left"] == told([(id, n, *users.get(id, (None, None)), id if id in users else None) for id, n in good])
+    assert found["left"] == ordered(
+        [(id, n, *users.get(id, (None, None)), id if id in users else None) for id, n in good]
+    )
     of_all = [event for event in every_event if event[0] is None or event[0] % 10]
-    assert later == told([(id, n, *users.get(id, (None, None)), id if id in users else None) for id, n in of_all])
+    assert later == ordered([(id, n, *users.get(id, (None, None)), id if id in users else None) for id, n in of_all])
     assert dead == len(every_event) - len(of_all)
     assert "from user:{id}, by key" in by_owners and "from user:{id}, by key" not in shown
-    assert found["inner"] == told([(id, users[id][0]) for id, _ in good if id in users and users[id][1] > 1])
-    assert found["semi"] == told([(id, n) for id, n in good if id in users and n > 20])
-    assert found["anti"] == told([(id, n) for id, n in good if id not in users])
-    assert found["levels_of"] == told([(id, id) for id, _ in events if id in users])
+    assert found["inner"] == ordered([(id, users[id][0]) for id, _ in good if id in users and users[id][1] > 1])
+    assert found["semi"] == ordered([(id, n) for id, n in good if id in users and n > 20])
+    assert found["anti"] == ordered([(id, n) for id, n in good if id not in users])
+    assert found["levels_of"] == ordered([(id, id) for id, _ in events if id in users])
     problems = {id: "wrong type" if id % 2 == 0 else "missing" for id in range(40) if id not in users}
-    assert found["letters"] == told([(id, problems[id]) for id, _ in events if id in problems])
+    assert found["letters"] == ordered([(id, problems[id]) for id, _ in events if id in problems])
     assert counts["left"] == (len(bad), 0) and counts["plain"][0] == 0 and counts["letters"][0] == 0
     assert sum(row[-1] for row in found["sums"]) == sum(n for id, n in good if id in users)
     levels = {id: id if id in users else None if id % 10 == 0 and id < 40 else -1 for id in range(42)}
-    assert found["both"] == told(
+    assert found["both"] == ordered(
         [(id, users[id][0], levels[id + 2]) if id in users else (id, None, None) for id, _ in good]
     )
     spent: dict[int, int] = {}
@@ -197,10 +199,10 @@ def test_a_frame_is_joined_while_the_server_vanishes_and_comes_back(
     events = [(None if id % 17 == 0 else id % 40, id) for id in range(40)]
     expected = [(id, None if id is None else names.get(id, "nobody"), n) for id, n in events]
     assert found == sorted([(id, name) for id, name, _ in expected], key=repr)
-    told: dict[str | None, int] = {}
+    sums_by_name: dict[str | None, int] = {}
     for _, name, n in expected:
-        told[name] = told.get(name, 0) + n
-    assert {row["name"]: row["s"] for row in sums} == told
+        sums_by_name[name] = sums_by_name.get(name, 0) + n
+    assert {row["name"]: row["s"] for row in sums} == sums_by_name
     assert len(epochs) >= 4
 
 
@@ -246,6 +248,6 @@ def test_unsupported_uses_of_a_keyed_table_are_refused(
         declared(pond, tmp_path)
         pond.lookup_table("hidden", columns, key="user:{id}", address=secret, vanished="fail")
         pond.add("names", "SELECT name FROM STREAM tx JOIN hidden USING (id)")
-        with pytest.raises(StoreError) as told:
+        with pytest.raises(StoreError) as error:
             pond.run()
-        assert "hidden@" not in str(told.value)
+        assert "hidden@" not in str(error.value)

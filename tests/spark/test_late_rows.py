@@ -74,8 +74,8 @@ def test_late_events_are_written_once_over_a_restart(spark: SparkSession, tmp_pa
             found = pond.counts()["large"]
             for file in kept if not turn else ():
                 file.rename(tmp_path / "in" / file.name)
-    told, before = counts(queries["large"], epochs), counts(queries["large"], epochs[:2])
-    assert found.whole == EventCounts(**{name: told[name] - before[name] for name in told})
+    total, before = counts(queries["large"], epochs), counts(queries["large"], epochs[:2])
+    assert found.whole == EventCounts(**{name: total[name] - before[name] for name in total})
     assert found.partitions == {}
 
     large = [json.loads(line) for part in sorted((tmp_path / "large-late").glob("part-*")) for line in part.open()]

@@ -212,14 +212,14 @@ def test_a_table_of_a_database_is_read_anew_in_every_epoch(spark: SparkSession, 
         pond.load(
             TX.format(folder=tmp_path)
             + f"CREATE TEMPORARY VIEW dim USING jdbc OPTIONS (url '{url}', dbtable 'dim');"
-            + "CREATE TEMPORARY VIEW asked USING jdbc "
+            + "CREATE TEMPORARY VIEW filtered USING jdbc "
             + f'OPTIONS (url \'{url}\', query \'SELECT "k", "label" FROM dim WHERE "k" > 1\');'
         )
-        for name in ("dim", "asked"):
+        for name in ("dim", "filtered"):
             pond.add(name, select(name))
         pond.run(once=True)
         assert labels(pond, "dim") == {1: ["old", None], 2: ["old", None], 3: ["new", "new"]}
-        assert labels(pond, "asked") == {1: [None, None], 2: [None, None], 3: [None, "new"]}
+        assert labels(pond, "filtered") == {1: [None, None], 2: [None, None], 3: [None, "new"]}
 
 
 def test_a_table_that_is_gone_ends_the_run_and_the_next_goes_on(spark: SparkSession, tmp_path: Path) -> None:

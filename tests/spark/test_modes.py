@@ -21,7 +21,7 @@ from pyspark.sql.functions import window
 import millpond
 from kit.naive.queries import windows
 from kit.naive.queries.deduplicate import without_repeats
-from kit.naive.queries.output_modes import told_by_epoch
+from kit.naive.queries.output_modes import emitted_by_epoch
 from millpond import Pond
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.testing.compare import assert_same_rows, rows_of
@@ -79,7 +79,7 @@ def test_rows_that_may_change_are_written_once_each_over_a_restart(spark: SparkS
     assert_same_rows(windows.answer(once, marked), written(tmp_path / "once"))
     assert windows.counts(once, marked)["filtered"] > 20
     for name, query in queries.items():
-        expected = [row for rows in told_by_epoch(query, epochs) for row in rows]
+        expected = [row for rows in emitted_by_epoch(query, epochs) for row in rows]
         found = written(tmp_path / name)
         assert_same_rows(expected, found, about=name)
         assert {row["_op"] for row in found} == {"upsert", "delete"}
@@ -107,7 +107,7 @@ def test_a_frame_has_a_mode_too(spark: SparkSession, tmp_path: Path) -> None:
             pond.add("soon", from_frame, correct_for="soonish")
         pond.run()
         assert pond.table("updates").column_names[-1] == "_op"
-        expected = [row for rows in told_by_epoch(query, epochs) for row in rows]
+        expected = [row for rows in emitted_by_epoch(query, epochs) for row in rows]
         assert_same_rows(expected, pond.table("updates"))
 
 
@@ -134,14 +134,14 @@ def test_without_a_window_the_rows_of_all_events_so_far_are_updates(spark: Spark
             pond.add("everything", events.groupBy().count())
         pond.add("everything", events.withWatermark("ts", "1 second").groupBy().count(), emit="update")
         pond.run(once=True, drain=True)
-        told, everything = rows_of(pond.table("by_customer")), rows_of(pond.table("everything"))
+        updates, everything = rows_of(pond.table("by_customer")), rows_of(pond.table("everything"))
         served = {key: pond.lookup("by_customer", key).document for key in "ab"}
-    newest = {row["customer"]: {name: row[name] for name in ("n", "total", "most")} for row in told}
+    newest = {row["customer"]: {name: row[name] for name in ("n", "total", "most")} for row in updates}
     spark.read.schema(schema).json(str(tmp_path / "in")).createOrReplaceTempView("written")
     batch = RUNNING.replace("STREAM tx WATERMARK ts DELAY OF INTERVAL 10 SECONDS", "written")
     expected = {row["customer"]: row.asDict() for row in spark.sql(batch).collect()}
     assert newest == {key: {name: row[name] for name in newest[key]} for key, row in expected.items()}
-    assert {row["_op"] for row in told} == {"upsert"} and len(told) > len(newest)
+    assert {row["_op"] for row in updates} == {"upsert"} and len(updates) > len(newest)
     assert [row["count"] for row in everything] == [60, 120, 180, 240]
     assert {key: one and one["row"]["n"] for key, one in served.items()} == {key: newest[key]["n"] for key in "ab"}
 
@@ -182,5 +182,5 @@ def test_updates_without_a_watermark_are_those_of_all_events_and_go_on_after_a_r
             emitted, served = pond.table("untimed"), pond.lookup("untimed", "a").document
     assert query.event_time == ""
     timed = replace(query, event_time="ts")
-    assert_same_rows([row for rows in told_by_epoch(timed, epochs) for row in rows], emitted)
+    assert_same_rows([row for rows in emitted_by_epoch(timed, epochs) for row in rows], emitted)
     assert served is not None and served["row"]["n"] == sum(row["customer"] == "a" for rows in epochs for row in rows)

@@ -119,7 +119,7 @@ def test_what_raises_is_null_and_nothing_else(ran: Ran) -> None:
             assert row[name] is None or isinstance(row[name], Row)
 
 
-def test_layout_tells_names_positions_and_types(ran: Ran) -> None:
+def test_a_layout_has_names_positions_and_types(ran: Ran) -> None:
     tx = ran.layout.streams[0].columns
     assert [(column.name, column.type) for column in tx if not column.foreign] == [
         ("id", "bigint"),

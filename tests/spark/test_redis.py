@@ -120,8 +120,8 @@ def test_look_ups_equal_those_of_lmdb_and_lost_rows_come_back(
         assert again.placement()[:3] == placed[:3] == read_placement(tmp_path / "redis", redis_cluster.url)[:3]
         found = {key: one.document for key, one in served(again).items()}
         assert found == {key: one.document for key, one in served_of(spark, tmp_path).items()}
-        told = look_up(tmp_path / "redis", "spend", ["c3"], redis_cluster.url)
-        assert told == again.lookup("spend", "c3")
+        ours = look_up(tmp_path / "redis", "spend", ["c3"], redis_cluster.url)
+        assert ours == again.lookup("spend", "c3")
         table = pa.Table.from_batches(ServedRows(tmp_path / "redis", "spend", redis_cluster.url).read(0, 1024))
         totals = {row["customer"]: row["total"] for row in table.to_pylist()}
         documents = {key: one.document for (query, key), one in served(again).items() if query == "spend"}
@@ -299,8 +299,8 @@ def test_hosts_that_do_not_see_the_folder_reach_its_files_through_the_store(
     assert "files" not in notes["plain"] and notes["carried"]["files"] is None
     for query in ("spend", "running", "totals"):
         tables = [pq.read_table(tmp_path / name / query).to_pylist() for name in stores]
-        told, expected = (sorted(repr(sorted(row.items(), key=str)) for row in table) for table in tables)
-        assert len(told) > (3 if query == "totals" else 10) and told == expected
+        ours, expected = (sorted(repr(sorted(row.items(), key=str)) for row in table) for table in tables)
+        assert len(ours) > (3 if query == "totals" else 10) and ours == expected
     monkeypatch.setattr("millpond.control.wiring.file_transport.is_on_every_host", lambda *_: False)
     with Pond(spark, tmp_path / "plain", instances=2) as pond, pytest.raises(PlaceError, match="or give it a store"):
         pond.load((TEXT + CHAINED).format(base=tmp_path, name="plain"))

@@ -115,8 +115,8 @@ def test_the_newest_records_are_lost(
     newest.unlink()
     n = int(newest.name)
     before = log_of(base)
-    told = rf"The sink of (w|third) has the rows of record {n}, .* record {n - 1}.*millpond repair"
-    with pytest.raises(AheadError, match=told):
+    message = rf"The sink of (w|third) has the rows of record {n}, .* record {n - 1}.*millpond repair"
+    with pytest.raises(AheadError, match=message):
         ran(spark, base)
     assert log_of(base) == before, "nothing was claimed"
     monkeypatch.setattr(amounts, "PROGRESS_EVERY_US", 0)

@@ -204,9 +204,9 @@ def test_a_pond_is_served_changed_killed_and_taken_over(spark: SparkSession, tmp
             after = both.rows("big", after=before.position)
             last_rows = subscribers.submit(lambda: [next(after) for _ in range(8)])
             assert [query.name for query in standby.queries()] == ["big", "spend"]
-            with pytest.raises(NotServingError, match="standby") as told:
+            with pytest.raises(NotServingError, match="standby") as error:
                 standby.drop("big")
-            assert leader.url in told.value.cure
+            assert leader.url in error.value.cure
 
             first.send_signal(signal.SIGKILL)
             killed = time.monotonic()
@@ -357,8 +357,8 @@ def in_a_terminal(pond: Path) -> None:
     add = f"CREATE STREAMING TABLE again USING json TBLPROPERTIES ('emit' = 'final') AS {BIG}"
     assert "complete" in run("sql", "--dry-run", "-c", add) and "again" not in run("list")
     assert re.search(r"^drop big at record \d+", run("sql", "-c", "DROP STREAMING TABLE big"), re.MULTILINE)
-    told = [line.split("  ")[2] for line in run("history").splitlines()]
-    assert told == ["drop big", "resume big", "pause big", "param least = 60", "add big", "param least = 40"]
+    changes = [line.split("  ")[2] for line in run("history").splitlines()]
+    assert changes == ["drop big", "resume big", "pause big", "param least = 60", "add big", "param least = 40"]
     assert "leader" in run("status")
     assert re.search(r"^driver +job +[0-9.]+ ms", run("trace"), re.MULTILINE)
 

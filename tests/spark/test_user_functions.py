@@ -52,12 +52,12 @@ def median(argument: Column | Foreign | object = AMOUNT, condition: object = Non
     return Aggregate(MEDIAN, argument, condition, "double")  # type: ignore[arg-type]
 
 
-def asked(front: FrontEnd, select: str) -> Query:
+def planned(front: FrontEnd, select: str) -> Query:
     return front.query_from_sql("q", f"SELECT customer, {select} {FROM}")
 
 
 def test_a_query_calls_it_by_its_name_and_records_it(front: FrontEnd) -> None:
-    query = asked(front, "window(ts, '1 hour') AS w, my_median(amount) AS m, sum(n) AS s")
+    query = planned(front, "window(ts, '1 hour') AS w, my_median(amount) AS m, sum(n) AS s")
     assert query.aggregates == (median(), Aggregate("sum", N, None, "bigint"))
     assert [(column.name, column.expression) for column in query.output[2:]] == [
         ("m", Column("agg:0", "double")), ("s", Column("agg:1", "bigint")),
@@ -69,7 +69,7 @@ def test_a_query_calls_it_by_its_name_and_records_it(front: FrontEnd) -> None:
 
 
 def test_a_query_without_one_has_no_such_field(front: FrontEnd) -> None:
-    text = msgspec.json.encode(asked(front, "sum(amount) AS s")).decode()
+    text = msgspec.json.encode(planned(front, "sum(amount) AS s")).decode()
     assert '"functions"' not in text and '"more"' not in text
 
 
@@ -88,7 +88,7 @@ def test_several_arguments_terms_and_having(front: FrontEnd) -> None:
 
 
 def test_what_only_spark_evaluates_is_projected_for_it(front: FrontEnd) -> None:
-    query = asked(front, "my_weighted(amount, log1p(amount)) AS m")
+    query = planned(front, "my_weighted(amount, log1p(amount)) AS m")
     (foreign,) = [part for part in query.aggregates[0].arguments if isinstance(part, Foreign)]
     assert foreign.key in front.foreigns
     assert [projected.value for projected in front.wanted([query])[0].foreigns] == [foreign]
@@ -101,7 +101,7 @@ def test_what_only_spark_evaluates_is_projected_for_it(front: FrontEnd) -> None:
     "my_median(amount, n > 3)",
 ])  # fmt: skip
 def test_a_filter_is_a_condition(front: FrontEnd, text: str) -> None:
-    assert asked(front, f"{text} AS m").aggregates == (median(AMOUNT, call("gt", (N, literal(3, "int")), "boolean")),)
+    assert planned(front, f"{text} AS m").aggregates == (median(AMOUNT, call("gt", (N, literal(3, "int")), "boolean")),)
 
 
 def test_filters_of_several_calls_beside_a_hopping_window(front: FrontEnd) -> None:
@@ -154,7 +154,7 @@ def test_an_aggregate_of_pandas_with_the_same_name_is_another(
 ])  # fmt: skip
 def test_what_is_refused(front: FrontEnd, select: str, error: type[MillpondError], what: str) -> None:
     with pytest.raises(error) as caught:
-        asked(front, f"{select} AS m")
+        planned(front, f"{select} AS m")
     assert what in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -177,8 +177,8 @@ def test_a_newer_version_is_meant_by_texts_that_follow(spark: SparkSession, fold
     for version, returns in (("1", "double"), ("2", "double"), ("3", "bigint"), ("1", "double")):
         door.function("newer", "sample_functions:median", "holistic", ("double",), returns, version=version)
         found.append(door.query_from_sql(f"q{len(found)}", text).aggregates[0])
-    told = [(one.function, one.type) for one in found]
-    assert told == [("user:newer@1", "double"), ("user:newer@2", "double"), ("user:newer@3", "bigint"), told[0]]
+    chosen = [(one.function, one.type) for one in found]
+    assert chosen == [("user:newer@1", "double"), ("user:newer@2", "double"), ("user:newer@3", "bigint"), chosen[0]]
 
 
 def test_it_is_not_known_to_the_users_session(front: FrontEnd, spark: SparkSession) -> None:
@@ -188,7 +188,7 @@ def test_it_is_not_known_to_the_users_session(front: FrontEnd, spark: SparkSessi
 def test_a_function_of_the_session_does_not_take_its_place(front: FrontEnd, spark: SparkSession) -> None:
     spark.udf.register("my_median", lambda value: "mine", "string")
     try:
-        assert asked(front, "my_median(amount) AS m").aggregates == (median(),)
+        assert planned(front, "my_median(amount) AS m").aggregates == (median(),)
     finally:
         spark.sql("DROP TEMPORARY FUNCTION my_median")
 

@@ -47,7 +47,7 @@ def test_the_code_survives_as_text(kind: type[MillpondError]) -> None:
     assert str(again) == f"[{kind.code}] It broke. Mend it."
 
 
-def test_of_a_flattened_error_the_cure_comes_back_too() -> None:
+def test_the_cure_of_a_flattened_error_is_restored_too() -> None:
     error = CorruptError("The part -> of it => is bad.", "Restore it.")
     error.flattened = True
     again = from_text(f"PythonException: Traceback\n  File x.py\nmillpond.errors.CorruptError: {error}\n\tat org")

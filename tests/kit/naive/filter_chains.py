@@ -24,7 +24,7 @@ def results(
     """Every result with events; adds each cell to each query whose filter its signature passes."""
     found: Results = {}
     for query, plan in enumerate(plans):
-        for measure, first in zip(_asked(plan), _asked(plans[0]), strict=True):
+        for measure, first in zip(_measures_of(plan), _measures_of(plans[0]), strict=True):
             for window, closing in enumerate(windows):
                 for cells in parts:
                     _add(found, (query, window), group, measure, first, cells, closing)
@@ -32,14 +32,14 @@ def results(
     return {place: columns for place, columns in found.items() if columns.get(counts, 0) > 0}
 
 
-def _asked(plan: QueryPlan) -> list[int]:
+def _measures_of(plan: QueryPlan) -> list[int]:
     return list(dict.fromkeys([plan.presence, *(place for places in plan.measures for place in places)]))
 
 
 def _add(
-    found: Results, of: tuple[int, int], group: GroupPlan, asked: int, first: int, cells: Cells, window: Closing
+    found: Results, of: tuple[int, int], group: GroupPlan, index: int, first: int, cells: Cells, window: Closing
 ) -> None:
-    measure, signed = group.measures[asked], cells.slices.signed
+    measure, signed = group.measures[index], cells.slices.signed
     assert signed is not None
     for i in range(len(signed.ids)):
         inside = window.start_us <= cells.slices.start_us[i] and cells.slices.end_us[i] <= window.end_us

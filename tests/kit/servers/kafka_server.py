@@ -150,9 +150,9 @@ class KafkaServer(Watched):
     def create(self, topic: str, partitions: int = 1, **settings: str) -> None:
         """Create a topic with `settings`, which have `_` for the dots in their names."""
         config = {name.replace("_", "."): value for name, value in settings.items()}
-        asked = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=config)
+        requested = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=config)
         admin = AdminClient(self.client())  # keep a reference: the pending results are lost with the client
-        for made in admin.create_topics([asked]).values():
+        for made in admin.create_topics([requested]).values():
             made.result(_SECONDS)
 
     @contextmanager
@@ -280,26 +280,26 @@ def _topic(text: str) -> tuple[str, int]:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run a broker until Ctrl-C, or only download its jars; returns the exit status."""
-    asked = _parsed(sys.argv[1:] if words is None else words)
+    options = _parsed(sys.argv[1:] if words is None else words)
     print("Looking for the jars of Kafka, and fetching those that are missing …", flush=True)
     jars = kafka_jars()
     if isinstance(jars, str):
         print(f"No broker can be started: {jars}", file=sys.stderr)
         return 1
-    if asked.fetch:
+    if options.fetch:
         return 0
     with socket.socket() as taken:
-        if taken.connect_ex(("127.0.0.1", asked.port)) == 0:
-            print(f"Port {asked.port} of 127.0.0.1 is in use: choose another one with --port.", file=sys.stderr)
+        if taken.connect_ex(("127.0.0.1", options.port)) == 0:
+            print(f"Port {options.port} of 127.0.0.1 is in use: choose another one with --port.", file=sys.stderr)
             return 1
     with tempfile.TemporaryDirectory() as temporary:
-        broker = KafkaServer(asked.folder or Path(temporary), port=asked.port)
+        broker = KafkaServer(options.folder or Path(temporary), port=options.port)
         with suppress(KeyboardInterrupt), broker.start():
             known = set(AdminClient(broker.client()).list_topics(timeout=_SECONDS).topics)
-            for name, partitions in asked.topic:
+            for name, partitions in options.topic:
                 if name not in known:
                     broker.create(name, partitions)
-            topics = ", ".join(name for name, _ in asked.topic) or "no topic"
+            topics = ", ".join(name for name, _ in options.topic) or "no topic"
             print(f"Kafka is at {broker.servers} with {topics}. Ctrl-C ends it.", flush=True)
             threading.Event().wait()
     return 0

@@ -65,7 +65,7 @@ class ChangingPond(LocalPond):
         self.partitions: int | None = None
         self.merges_wait = self.in_one_task = False
         self.direct: list[Sequence[FoldInput | Obstacle]] = []
-        self._changes = ChangeQueue(lambda *_told: None)
+        self._changes = ChangeQueue(lambda *_: None)
         self._file_store = file_store
         self._carrier = None if file_store is None else Carrier(folder, file_store)
         if self._carrier is not None:

@@ -22,7 +22,7 @@ RETRIED = "retried, loses against itself"
 """A create was done, and reports that the object exists."""
 
 DELAYED_PUT = "delayed put"
-"""A put is done some time after the caller was told that it failed."""
+"""A put is done some time after its failure was reported to the caller."""
 
 STALE_LISTING = "stale listing"
 """A listing lacks some of the newest objects."""

@@ -161,11 +161,11 @@ class Driver:
 
     def claimed(self, manifest: Manifest) -> str:
         """The changes that a claim repeats: all changes until now; mutants override this to lose some."""
-        return json.dumps(asked_in(manifest))
+        return json.dumps(changes_in(manifest))
 
     def in_force(self, run: Run) -> int:
         """The number of changes in force for an epoch; mutants override this to miss some."""
-        return len(asked_in(run.manifest))
+        return len(changes_in(run.manifest))
 
     def _record(self, n: int) -> bytes:
         data = self.world.true_log.read(n)
@@ -245,7 +245,7 @@ class Driver:
 
     def is_made(self, name: str, manifest: Manifest) -> bool:
         """Whether the change of a repeated request is in force; mutants override this to make it again."""
-        return name in asked_in(manifest)
+        return name in changes_in(manifest)
 
     def _compute_and_commit(
         self, phase: str, run: Run, batch: int, start: Offsets, end: Offsets, drained: bool
@@ -468,7 +468,7 @@ def _counted(section: LiveSection) -> list[int]:
     return found
 
 
-def asked_in(manifest: Manifest) -> list[str]:
+def changes_in(manifest: Manifest) -> list[str]:
     """All changes up to the manifest's record, except changes of owners; first those that the claim repeats."""
     claimed: list[str] = json.loads(manifest.spec or "[]")
     return [*claimed, *whims_in(change.change for change in manifest.changes)]

@@ -175,7 +175,7 @@ class _Simulation:
             rows = check_laws(self.world)
         except Exception as error:
             law = str(error) if isinstance(error, Violation) else f"{type(error).__name__}: {error}"
-            raise SimulationFailure(self.seed, law, self._told()) from error
+            raise SimulationFailure(self.seed, law, self._trace_lines()) from error
         for requests in (self.world.log_requests, self.world.manifest_requests):
             self.reached |= {(_FOLDER, fault) for fault in requests.reached}
         return Outcome(self.seed, frozenset(self.reached), self.world.head() + 1, rows, self.drivers_made)
@@ -343,7 +343,7 @@ class _Simulation:
         ends = load(world.true_log, world.true_manifests).offsets
         return all(positions(ends.get(s), len(lengths)) == lengths for s, lengths in world.source.lengths.items())
 
-    def _told(self) -> list[str]:
+    def _trace_lines(self) -> list[str]:
         return [f"{tick:5} {who:20} {step}{f'  <- {fault}' if fault else ''}" for tick, who, step, fault in self.trace]
 
 
@@ -397,7 +397,7 @@ def _check_changes(world: World, entries: list[Entry]) -> None:
             by = {row[4] for row in world.deltas.rows_of(entry)}
             demand(by <= {len(made)}, f"record {entry.n} answers by {by} changes, after {len(made)}")
     demand(len(set(made)) == len(made), f"a change was made twice: {made}")
-    demand({*world.replied} <= {*made}, f"a client was told of changes that are lost: {world.replied} in {made}")
+    demand({*world.replied} <= {*made}, f"changes that were confirmed to a client are lost: {world.replied} in {made}")
 
 
 def _check_coverage(world: World, entries: list[Entry]) -> None:

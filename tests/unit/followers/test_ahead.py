@@ -230,7 +230,7 @@ def test_a_repair_sets_a_sink_back_to_what_both_have_or_says_why_not(
     assert kind == "noop" or place.shown() == ["a", "b", "c", *again]
 
 
-def test_a_key_of_a_request_tells_the_epochs_of_two_logs_apart(
+def test_keys_of_requests_differ_for_epochs_of_two_logs(
     pond: Any, make_row: Any, places: dict[str, Place], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys: list[str] = []

@@ -185,12 +185,12 @@ def test_a_panic_of_a_library_is_a_failure_like_others(start: Any, head: int, mo
         """As PyO3 raises it if code in Rust panics."""
 
     bad, good = Recorder("bad"), Recorder("good")
-    calm, panics = bad.apply, [Panic("unwrap of None")]
+    original, panics = bad.apply, [Panic("unwrap of None")]
 
     def apply(n: int, record: Entry, manifest: Manifest) -> None:
         if panics:
             raise panics.pop()
-        calm(n, record, manifest)
+        original(n, record, manifest)
 
     monkeypatch.setattr(bad, "apply", apply)
     runner = start(bad, good, first_delay=0.001)
@@ -221,7 +221,7 @@ def test_slow_follower_never_blocks_notify(start: Any, head: int) -> None:
     assert runner.wait(head, 120)
 
 
-def test_followers_come_and_go(start: Any, head: int) -> None:
+def test_followers_are_added_and_removed(start: Any, head: int) -> None:
     one, two = Recorder("one"), Recorder("two", 4)
     runner = start(one)
     runner.notify(head)
@@ -281,7 +281,7 @@ def test_who_is_driven_no_more_lets_go_of_what_it_holds(start: Any, head: int) -
     assert (leaves.closed, stays.closed) == ([False], [False])
 
 
-def test_who_leaves_with_its_runner_lets_go_too(start: Any, head: int) -> None:
+def test_a_removed_follower_is_closed(start: Any, head: int) -> None:
     runners, comes = Runners(start(Recorder("stays"), running=False)), Connected("comes")
     runners.start()
     runners.join(start(comes, running=False))

@@ -106,7 +106,7 @@ def test_a_record_is_added_up_with_few_others(following: ShadowComparison, monke
     assert len(following.difference().only_query) == 512
 
 
-def test_what_both_tell_is_not_kept(following: ShadowComparison) -> None:
+def test_identical_rows_are_not_kept(following: ShadowComparison) -> None:
     for n in range(1, 100):
         apply(following, n, {"q": [n, n], "q'": [n, n]})
     assert sum(map(len, following._differing)) == 0 and len(following._differing) == 1

@@ -79,7 +79,7 @@ def test_a_drain_sets_its_floors_in_the_task_and_the_record() -> None:
     assert (record.drained, record.watermark_floor) == (True, {"tx": 75})
 
 
-def test_fates_of_one_query_that_several_instances_tell_are_added() -> None:
+def test_counts_of_one_query_from_several_instances_are_added() -> None:
     """Malformed records are counted by another instance than events are."""
     counted = [{"ten": {"t-0": [6, 6, 0, 0, 0], "t-1": [4, 4, 0, 0, 0]}}, {"ten": {"t-0": [3, 0, 0, 3, 0]}}]
     deltas = [(Receipt(n, "a", 0, "", fates=fates), b"") for n, fates in enumerate(counted)]

@@ -78,8 +78,8 @@ def guarded(catalyst: Catalyst, expression: JavaObject, owner: str) -> JavaObjec
         )
     function, kind = sent
     counter = _counter(owner, str(expression.name()), CALL_SECONDS)
-    calm, returns = _calm(function, CALL_SECONDS, LATE_CALLS, counter), StructType([StructField("v", kind)])
-    wrapped = UserDefinedFunction(calm, returns, str(expression.name()), int(expression.evalType()))
+    attempting, returns = _attempting(function, CALL_SECONDS, LATE_CALLS, counter), StructType([StructField("v", kind)])
+    wrapped = UserDefinedFunction(attempting, returns, str(expression.name()), int(expression.evalType()))
     call = catalyst.called(wrapped, [catalyst.attempt(part) for part in rebuilt])
     return catalyst.make("GetStructField", catalyst.present(call), 0, catalyst.none)
 
@@ -99,7 +99,7 @@ def _counter(owner: str, name: str, seconds: float) -> Accumulator[int]:
     return _counters[of]
 
 
-def _calm(
+def _attempting(
     function: Callable[..., Any], seconds: float, most: int, counter: Accumulator[int] | None = None
 ) -> Callable[..., Any]:
     """The function changed to take attempts (`Catalyst.attempt`) as arguments and to return an attempt.

@@ -16,7 +16,7 @@ from millpond.plan.options.output_modes import OP, REVISION, only_distinct
 _Place = tuple[Value, ...]
 
 
-def told_by_epoch(query: Query, epochs: Sequence[Batch]) -> list[list[Result]]:
+def emitted_by_epoch(query: Query, epochs: Sequence[Batch]) -> list[list[Result]]:
     """The rows that each epoch emits, with `_op`, and `_revision` if the query corrects its rows.
 
     Raises:
@@ -49,18 +49,18 @@ def told_by_epoch(query: Query, epochs: Sequence[Batch]) -> list[list[Result]]:
                 if after is not None and cell.window.end_us <= after and (before is None or cell.window.end_us > before)
             }  # fmt: skip
         # sessions that were merged or extended are no longer windows
-        told = [(place, "delete", sent.pop(place)) for place in [*sent] if place not in cells]
+        emitted = [(place, "delete", sent.pop(place)) for place in [*sent] if place not in cells]
         for place in due:
             rows = list(windows._emit(query, [cells[place]]))
             if rows and query.updating and only_distinct(query) and repr(sent.get(place)) == repr(rows[0]):
                 continue  # a repeated value changes no DISTINCT aggregate
             if rows:
-                told.append((place, "upsert", rows[0]))
+                emitted.append((place, "upsert", rows[0]))
                 sent[place] = rows[0]
             elif place in sent:
-                told.append((place, "delete", sent.pop(place)))
+                emitted.append((place, "delete", sent.pop(place)))
         found = []
-        for place, how, result in told:
+        for place, how, result in emitted:
             revisions[place] = revisions.get(place, -1) + 1
             own = {OP: how} if query.updating else {OP: how, REVISION: revisions[place]}
             found.append({**result, **own})

@@ -147,16 +147,16 @@ class NaiveChanges:
         """
         parameters = self._parameters if not any(self._feeds) else self._resolved(epochs, drained)
         return {
-            name: [row for told in self._told(name, epochs, parameters, drained) for row, _ in told]
+            name: [row for emitted in self._emitted(name, epochs, parameters, drained) for row, _ in emitted]
             for name in self._versions
         }
 
-    def _told(
+    def _emitted(
         self, name: str, epochs: Sequence[Batch], parameters: Sequence[Parameters], drained: bool
     ) -> list[list[tuple[Result, int]]]:
         """The rows of a query by epoch, each with the end of its window."""
         every = [_rows_of(version, epochs, parameters, drained) for version in self._versions[name]]
-        return [[pair for told in every for pair in told[epoch]] for epoch in range(len(every[0]))]
+        return [[pair for emitted in every for pair in emitted[epoch]] for epoch in range(len(every[0]))]
 
     def _resolved(self, epochs: Sequence[Batch], drained: bool) -> list[Parameters]:
         """The parameters of each epoch, with the values that rows of previous epochs fed."""
@@ -167,8 +167,8 @@ class NaiveChanges:
             resolved.append({**now, **{name: value for name, (_, value) in given.items()}})
             for name, feed in feeds.items():
                 last = epoch >= len(epochs)
-                told = self._told(feed.query, epochs[: epoch + 1], resolved, drained and last)[epoch]
-                value = _newest(told, feed.column, now[name])
+                emitted = self._emitted(feed.query, epochs[: epoch + 1], resolved, drained and last)[epoch]
+                value = _newest(emitted, feed.column, now[name])
                 if value is not None:
                     given[name] = feed, value
         return resolved
@@ -184,10 +184,10 @@ def _hand_over(old: _Version, new: _Version, start_us: int) -> None:
     old.until_us, new.since_us, new.handed = start_us, start_us, True
 
 
-def _newest(told: Sequence[tuple[Result, int]], column: str, before: Literal) -> Literal | None:
+def _newest(emitted: Sequence[tuple[Result, int]], column: str, before: Literal) -> Literal | None:
     """The value that rows, each with the end of its window, feed to a parameter."""
-    newest = max((end for _, end in told), default=None)
-    values = {row[column] for row, end in told if end == newest} - {None}
+    newest = max((end for _, end in emitted), default=None)
+    values = {row[column] for row, end in emitted if end == newest} - {None}
     values = {value for value in values if value == value}
     if newest is None:
         return None
@@ -209,13 +209,13 @@ def _answered(
     cells: dict[tuple[Value, ...], windows._Cell] = {}
     found = []
     for batch, now, before, after in zip(epochs, parameters, marks, marks[1:], strict=False):
-        asked = _bound(query, now)
+        resolved = _bound(query, now)
         for row in batch:
-            judged = windows._judge(asked, row, before)
+            judged = windows._judge(resolved, row, before)
             if judged.fate == "applied":
-                windows._place(asked, row, judged, cells)
+                windows._place(resolved, row, judged, cells)
         ripe = [key for key, cell in cells.items() if after is not None and cell.window.end_us <= after]
-        found.append(list(windows._emit(asked, [cells.pop(key) for key in ripe])))
+        found.append(list(windows._emit(resolved, [cells.pop(key) for key in ripe])))
     if len(parameters) > len(epochs):  # a drain
         found.append(list(windows._emit(_bound(query, parameters[len(epochs)]), list(cells.values()))))
     return found
@@ -260,8 +260,8 @@ def _rows_of(
         else:
             every = windows.answer_by_epoch(seen, taken, drained=drained, marks=marks)
     found: list[list[tuple[Result, int]]] = [[] for _ in every]
-    for told, rows in enumerate(every):
-        epoch = max(told, version.first) if version.backfilled else told
+    for number, rows in enumerate(every):
+        epoch = max(number, version.first) if version.backfilled else number
         ended = version.last is not None and epoch >= version.last
         if (epoch < version.first and not version.handed) or epoch in version.paused or ended:
             continue

@@ -14,18 +14,18 @@ from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.plan.upstream.upstream_joins import TimeMeaning, join_times
 
-Asked = Sequence[Query | Join]
+Queries = Sequence[Query | Join]
 Epochs = Sequence[naive_join.Batch]
 
 
-def rows_by_epoch(asked: Asked, epochs: Epochs) -> dict[str, list[list[Result]]]:
+def rows_by_epoch(queries: Queries, epochs: Epochs) -> dict[str, list[list[Result]]]:
     """The rows of each query in each epoch; the rows of a query are events of others one epoch later.
 
-    `asked`: the queries; each one follows the queries whose rows it reads.
+    `queries`: each one follows the queries whose rows it reads.
     """
     answers: dict[str, list[list[Result]]] = {}
     bases: dict[tuple[str, str], list[int | None]] = {}
-    by_name = {query.name: query for query in asked}
+    by_name = {query.name: query for query in queries}
 
     def events(stream: str) -> list[list[Result]]:
         if stream not in by_name:
@@ -52,33 +52,33 @@ def rows_by_epoch(asked: Asked, epochs: Epochs) -> dict[str, list[list[Result]]]
         return [None if None in pair else min(mark for mark in pair if mark is not None)
                 for pair in zip(*sides, strict=True)]  # fmt: skip
 
-    for query in asked:
+    for query in queries:
         if isinstance(query, Query):
             answers[query.name] = answer_by_epoch(query, events(query.stream), marks=marks(query))
             continue
         batches = [dict(zip(query.streams, some, strict=True))
                    for some in zip(*(events(stream) for stream in query.streams), strict=True)]  # fmt: skip
-        told: list[Result] = []
+        emitted: list[Result] = []
         answers[query.name] = []
         for i, mark in enumerate(marks(query)[1:], 1):
             taken = naive_join.judged(query, batches[:i], by_name.keys()).taken
             final = [] if mark is None else naive_join.rows(query, taken, mark)
-            answers[query.name].append(_new(final, told))
-            told = final
+            answers[query.name].append(_new(final, emitted))
+            emitted = final
     return answers
 
 
-def rows_in_the_end(asked: Asked, epochs: Epochs) -> dict[str, list[Result]]:
+def rows_in_the_end(queries: Queries, epochs: Epochs) -> dict[str, list[Result]]:
     """All rows of each query when everything is closed, level by level."""
     answers: dict[str, list[Result]] = {}
-    by_name = {query.name: query for query in asked}
+    by_name = {query.name: query for query in queries}
 
     def events(stream: str) -> list[list[Result]]:
         if stream in by_name:
             return [_events(by_name[stream], answers[stream])]
         return [[dict(row) for row in batch.get(stream, ())] for batch in epochs]
 
-    for query in asked:
+    for query in queries:
         if isinstance(query, Query):
             found = answer_by_epoch(query, events(query.stream), drained=True)
             answers[query.name] = [row for rows in found for row in rows]
@@ -90,9 +90,9 @@ def rows_in_the_end(asked: Asked, epochs: Epochs) -> dict[str, list[Result]]:
     return answers
 
 
-def _new(final: Sequence[Result], told: Sequence[Result]) -> list[Result]:
+def _new(final: Sequence[Result], emitted: Sequence[Result]) -> list[Result]:
     """The rows that were not emitted before; emitted rows are never retracted."""
-    before, new = list(told), []
+    before, new = list(emitted), []
     for row in final:
         if row in before:
             before.remove(row)
@@ -125,11 +125,11 @@ def _behind(upstream: Query | Join, time: str, mark: int | None) -> int | None:
         return None
     if isinstance(upstream, Query):
         return mark_of_rows(upstream, time, mark)
-    told = join_times(upstream)[time]
-    return min(_least(upstream, told, mark)) + told.after_us - 1
+    meaning = join_times(upstream)[time]
+    return min(_least(upstream, meaning, mark)) + meaning.after_us - 1
 
 
-def _least(join: Join, told: TimeMeaning, mark: int) -> list[int]:
+def _least(join: Join, meaning: TimeMeaning, mark: int) -> list[int]:
     """Times of the earliest possible rows that become final after a mark: the extreme cases."""
     if isinstance(join.when, Sliding):
         return [min(join.when.assign(mark), key=lambda window: window.end_us).start_us]
@@ -138,5 +138,5 @@ def _least(join: Join, told: TimeMeaning, mark: int) -> list[int]:
     for apart in (join.when.lower_us, join.when.upper_us, min(max(0, join.when.lower_us), join.when.upper_us)):
         later = mark + 1  # the later event of the pair; the other one is on the left or on the right side
         left, right = (later - apart, later) if apart >= 0 else (later, later + apart)
-        times += [left if side == LEFT else right for side in told.sides]
+        times += [left if side == LEFT else right for side in meaning.sides]
     return times

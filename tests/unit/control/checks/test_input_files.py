@@ -71,7 +71,7 @@ def test_a_column_that_nobody_reads_may_be_anything(tmp_path: Path) -> None:
     assert check_files([reading(tmp_path)._replace(columns=frozenset({"ts", "c"}))]) == []
 
 
-def test_a_column_that_is_lacking_is_a_note_unless_its_folder_tells_it(tmp_path: Path) -> None:
+def test_a_missing_column_is_a_note_unless_its_folder_names_it(tmp_path: Path) -> None:
     bad = written(tmp_path / "0.parquet", table(v=None))
     written(tmp_path / "v=7" / "1.parquet", table(v=None))
     [note] = check_files([reading(tmp_path)])

@@ -61,7 +61,7 @@ def test_plain_lines_come_at_most_once_a_second_and_none_is_lost() -> None:
     assert (bench.progress.rows, bench.progress.late, bench.progress.bytes_moved) == ({"spend": 10}, 5, 35)
 
 
-def test_the_rate_falls_while_nothing_comes() -> None:
+def test_the_rate_falls_without_input() -> None:
     bench = Bench()
     bench.epoch(1, 1000, SECOND)
     before = bench.progress.events_per_second()

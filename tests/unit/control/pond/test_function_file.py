@@ -13,7 +13,7 @@ DECLARED = """{"skew": {"module": "rules.shape:skew", "kind": "holistic", "takes
 "version": "2"}}"""
 
 
-def test_a_file_tells_functions_by_name(tmp_path: Path) -> None:
+def test_a_file_declares_functions_by_name(tmp_path: Path) -> None:
     file = tmp_path / "functions.json"
     file.write_text(DECLARED)
     assert declared_functions({VARIABLE: str(file)}) == {

@@ -122,7 +122,7 @@ def test_another_plan_changes_the_direction_at_once(bench: Bench) -> None:
     assert bench.store.on == ["c"] * BUCKETS and bench.arrived == [("c",) * BUCKETS]
 
 
-def test_a_plan_that_ends_leaves_slots_where_they_are(bench: Bench) -> None:
+def test_a_cleared_plan_moves_no_further_slots(bench: Bench) -> None:
     bench.store.before_move = lambda: bench.mover.aim(())
     bench.mover.aim(runs("b"))
     until(lambda: bench.mover.note is None and bench.store.finished, "the move has ended")

@@ -151,7 +151,7 @@ def test_outdated_rows_do_not_outlive_pruned_ones(filled: Any, make_row: Any, st
     assert store.applied_many(range(4)) == [4] * 4
 
 
-def test_tables_come_and_go_with_their_queries(filled: Any, make_row: Any, store: BucketStore) -> None:
+def test_tables_of_dropped_queries_are_deleted(filled: Any, make_row: Any, store: BucketStore) -> None:
     served = {"q": MINUTE, "other": MINUTE}
     view = view_of(filled, store, served)
     filled.feed(view)

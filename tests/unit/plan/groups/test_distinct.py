@@ -113,7 +113,7 @@ def test_future_rows_are_later_than_the_watermark() -> None:
     assert last_row_us(q, "at", {"tx": 7}) == 7
 
 
-def test_plan_and_price_tell_what_is_kept() -> None:
+def test_plan_and_price_list_what_is_kept() -> None:
     q, untimed = distinct_rows(ROWS, [ID], LATE, within=True), distinct_rows(replace(ROWS, name="u"), [ID], None)
     text = explain(build_plan([q, untimed]), [STREAM])
     assert "windows   the first event of each key, which is remembered for 1 hour of event time" in text

@@ -72,7 +72,7 @@ def test_a_text_of_several_steps_writes_the_late_events_of_its_first_step() -> N
         check_late(replace(reader, stream=united.name), by_name | {united.name: united})
 
 
-def test_a_query_that_does_not_ask_has_the_json_it_always_had() -> None:
+def test_a_query_without_a_late_sink_keeps_its_json() -> None:
     silent = replace(QUERY, late=msgspec.UNSET)
     assert silent.late_sink is None
     for query in (QUERY, silent):

@@ -74,7 +74,7 @@ def test_rows_that_may_change_are_no_stream(upstream: Query, says: str) -> None:
     assert "a query like spend whose rows are final" in refused.value.cure
 
 
-def test_only_bounds_of_the_window_tell_the_time() -> None:
+def test_only_bounds_of_the_window_are_event_times() -> None:
     assert bounds_of(SPEND) == {"w.start": "start", "w.end": "end", "w.time": "time", "t": "time"}
     of_sessions = bounds_of(replace(SPEND, window=Session(5)))
     assert of_sessions == {"w.end": "end", "w.time": "time", "t": "time"}

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from millpond.runtime.functions.call_deadline import CallLate, within
-from millpond.spark.catalyst.user_scalars import _calm
+from millpond.spark.catalyst.user_scalars import _attempting
 
 
 def stubborn() -> None:
@@ -59,6 +59,6 @@ def test_a_function_that_is_late_again_and_again_is_called_no_more() -> None:
             signal.raise_signal(signal.SIGALRM)  # as at the deadline
         return 10 // n
 
-    attempt = _calm(slow, 600, 2)
+    attempt = _attempting(slow, 600, 2)
     assert [attempt((n,)) for n in (1, 0, -1, 2, -1, 5, 1)] == [(10,), None, None, (5,), None, None, None]
     assert calls == [1, 0, -1, 2, -1]

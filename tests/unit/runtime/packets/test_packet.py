@@ -41,7 +41,7 @@ TEXTS = pa.array(["ä", None])
 TIMES = pa.array([0, 1]).view(pa.timestamp("us", "UTC"))
 
 
-def test_a_packet_comes_back() -> None:
+def test_a_packet_survives_a_round_trip() -> None:
     sent = [part("g1", [TEXTS, TIMES]), part("g2", []), part("g3", [TEXTS.slice(1).take(pa.array([0, 0]))])]
     found, parts = decode_packet(pa.py_buffer(encode_packet(header(), sent)))
     assert (found.stream, found.partition, found.sequence) == ("events", 3, 7)
@@ -61,7 +61,7 @@ def listed(body: Any) -> Any:
     return [listed(value) for value in body] if isinstance(body, tuple | list) else body
 
 
-def test_raw_rows_come_back() -> None:
+def test_raw_rows_survive_a_round_trip() -> None:
     raw = RawRows(
         Slices(np.array([-10, 0]), np.array([0, 10]), np.array([0, 1])), np.array([0, 1, 1, 0]), np.array([1, 0, 1, 1]),
         [np.array([1.5, math.inf, -0.0, 5e-324]), np.array([1, -300, 2**40, 0]), np.array([True, False, True, True])],
@@ -80,7 +80,7 @@ def test_equal_columns_travel_once_and_stay_one_array() -> None:
     assert found.body.columns["a:n"] is found.body.columns["b:n"]
 
 
-def test_a_packet_without_groups_still_tells_times_and_counts() -> None:
+def test_a_packet_without_groups_still_has_times_and_counts() -> None:
     found, parts = decode_packet(pa.py_buffer(encode_packet(header(), [])))
     assert (found, parts) == (header(), [])
 

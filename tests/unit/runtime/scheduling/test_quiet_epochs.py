@@ -77,7 +77,7 @@ def test_a_window_closes_by_the_delay_of_its_own_query_only() -> None:
 
 
 @pytest.mark.parametrize("window", [Session(5), Counted(3, 1), Range(5)])
-def test_no_step_waits_for_windows_whose_ends_no_watermark_tells(window: Window) -> None:
+def test_no_step_waits_for_windows_whose_ends_no_watermark_predicts(window: Window) -> None:
     assert every_second(waits_before(group_of((window, 0)), list(range(0, 100, 4))))
 
 

@@ -146,7 +146,7 @@ def test_the_switch_turns_it_off(two_nodes: list[set[int]], monkeypatch: pytest.
     numa._order_here.cache_clear()
 
 
-def test_cpus_that_are_gone_change_nothing() -> None:
+def test_binding_to_missing_cpus_changes_nothing() -> None:
     before = os.sched_getaffinity(0)
     bind({100_000})
     assert os.sched_getaffinity(0) == before

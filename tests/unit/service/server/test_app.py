@@ -178,7 +178,7 @@ def bench(http_client: Callable[[Any], Any]) -> Bench:
     return Bench(http_client)
 
 
-def test_the_client_says_what_the_pond_hears(bench: Bench) -> None:
+def test_the_client_sends_what_the_pond_receives(bench: Bench) -> None:
     client, who = bench.client, "ann@testclient"
     assert client.add("spend", "SELECT 1", sink="json", serve=True, deduplicate=["id"]) == Changed("add", "spend", 6, 7)
     assert client.add("spend", "SELECT 1", dry_run=True, incomplete=True) == Priced("complete later", 7, True, 5)
@@ -218,7 +218,7 @@ def test_the_client_says_what_the_pond_hears(bench: Bench) -> None:
     ]
 
 
-def test_the_client_reads_what_the_pond_says(bench: Bench) -> None:
+def test_the_client_reads_what_the_pond_answers(bench: Bench) -> None:
     client, fake = bench.client, bench.fake
     assert client.health() == fake.health()
     assert client.status() == fake.status()
@@ -259,7 +259,7 @@ def test_an_error_arrives_as_what_it_was(bench: Bench, error: MillpondError, sta
     assert (found.value.what, found.value.cure) == (error.what, error.cure)
 
 
-def test_a_defect_tells_its_kind_and_no_more(bench: Bench) -> None:
+def test_a_defect_shows_only_its_kind(bench: Bench) -> None:
     bench.fake.error = ZeroDivisionError("a secret")
     answer = bench.http.get("/v1/status")
     assert (answer.status_code, answer.json()["code"]) == (500, "MP-ERROR")

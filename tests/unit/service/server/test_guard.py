@@ -130,7 +130,7 @@ def test_who_has_no_token_uses_up_nothing_of_those_who_have(client: Callable[...
     assert [http.get("/v1/queries", headers=headers()).status_code for _ in range(4)] == [200, 200, 200, 429]
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(client: Callable[..., Any]) -> None:
+def test_a_missing_body_is_not_waited_for(client: Callable[..., Any]) -> None:
     async def parts() -> AsyncIterator[bytes]:
         yield b"{"
         await asyncio.sleep(30)

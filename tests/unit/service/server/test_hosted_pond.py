@@ -95,7 +95,7 @@ def test_the_history_has_the_digests_of_the_functions_that_a_query_calls(bench: 
     assert [event.functions for event in bench.hosted.history(9)] == [{}, {"worst@2": "ab" * 32}]
 
 
-def test_a_function_is_called_by_a_query_whose_version_before_still_tells_windows(bench: Bench) -> None:
+def test_a_function_is_called_while_the_previous_version_still_emits_windows(bench: Bench) -> None:
     two = counting("two", "SELECT worst(v)", CALLS, functions=(WORST,))
     bench.pond.change(Add(StoredQuery.of(two), who="ann"))
     bench.pond.change(Alter(StoredQuery.of(replace(two, text="SELECT 2")), since_us=HOUR, until_us=HOUR, who="ann"))

@@ -118,7 +118,7 @@ def epoch(n: int, events: int, seconds: float, counts_by_query: dict[str, dict[s
     return Epoch(record, seconds)
 
 
-def test_gauges_tell_totals_rates_and_the_slowest_epochs() -> None:
+def test_gauges_report_totals_rates_and_the_slowest_epochs() -> None:
     now = [0]
     gauges = Gauges(lambda: now[0])
     assert gauges.measured().epochs == 0

@@ -110,7 +110,7 @@ def test_where_nobody_listens_no_pond_is_served() -> None:
         Client("127.0.0.1:9", "token")
 
 
-def test_a_folder_goes_before_the_address_that_the_environment_tells(
+def test_a_folder_takes_precedence_over_the_address_in_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     places = Places(tmp_path)

@@ -101,7 +101,7 @@ def test_a_failed_read_is_retried_and_its_reason_reported_until_an_epoch(tmp_pat
     assert any("Trying again in 0.0 s" in line for line in bench.said)
 
 
-def test_whoever_is_fenced_stands_by_and_leads_again_when_the_other_is_gone(tmp_path: Path) -> None:
+def test_a_fenced_leader_becomes_a_standby_and_leads_again_when_the_other_ends(tmp_path: Path) -> None:
     first = FakePond([FencedError("Record 7 is another's.", "Stop.")])
     second = FakePond([lambda: bench.it.stop()])
     bench = Bench(tmp_path, first, second)

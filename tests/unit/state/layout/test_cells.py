@@ -221,7 +221,7 @@ def test_words_have_names_and_are_found_by_them() -> None:
     assert {k: word.tolist() for k, word in found.items()} == {-1: [5], 0: [6]}
 
 
-def test_the_order_of_codes_is_the_order_of_doubles_and_they_come_back() -> None:
+def test_codes_sort_like_doubles_and_survive_a_round_trip() -> None:
     values = [-math.inf, -1.5, -5e-324, 0.0, 5e-324, 1.0, 1.7976931348623157e308, math.inf, math.nan]
     codes = order_codes(np.array(values))
     assert (np.diff(codes) > 0).all()

@@ -36,7 +36,7 @@ def read_back(cells: Cells, compression: str | None = None) -> Cells:
 
 
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
-def test_cells_come_back(compression: str | None) -> None:
+def test_cells_survive_a_round_trip(compression: str | None) -> None:
     found = read_back(CELLS, compression)
     assert [part.tolist() for part in found.slices[:3]] == [part.tolist() for part in CELLS.slices[:3]]
     assert found.offsets.tolist() == CELLS.offsets.tolist()
@@ -50,7 +50,7 @@ def test_cells_come_back(compression: str | None) -> None:
     ((-(2**63), 2**63 - 2), (2**63 - 1, 2**63 - 1)), ((0, 10**7, 3 * 10**7), (10**7, 2 * 10**7, 2**62)),
     ((7, 3), (9, 5)),
 ])  # fmt: skip
-def test_bounds_of_slices_come_back(starts: tuple[int, ...], ends: tuple[int, ...]) -> None:
+def test_bounds_of_slices_survive_a_round_trip(starts: tuple[int, ...], ends: tuple[int, ...]) -> None:
     count = len(starts)
     slices = Slices(ints(*starts), ints(*ends), ints(*range(count)))
     found = read_back(Cells(slices, np.arange(count + 1), ints(*range(count)), {})).slices
@@ -88,7 +88,7 @@ def test_narrow_at_the_borders_of_types(low: int, high: int, width: Any) -> None
     assert narrow(ints(low, high)).tolist() == [low, high]
 
 
-def test_no_cells_come_back_as_none() -> None:
+def test_an_empty_set_of_cells_survives_a_round_trip() -> None:
     none = ints()
     found = read_back(Cells(Slices(none, none, none), ints(0), none, {}))
     assert (found.rows, found.offsets.tolist(), dict(found.columns)) == (0, [0], {})

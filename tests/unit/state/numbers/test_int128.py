@@ -67,7 +67,7 @@ def test_digits_are_added_counted_and_rounded_away(numbers: list[int], power: in
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), NUMBERS), max_size=60))
-def test_sums_are_exact_and_tell_when_they_leave_127_bits(rows: list[tuple[int, int]]) -> None:
+def test_sums_are_exact_and_report_an_overflow_of_127_bits(rows: list[tuple[int, int]]) -> None:
     cells = np.array([cell for cell, _ in rows], np.int64)
     total, outside = of_words(sums_of_wide(cells, of([value for _, value in rows]), 4))
     for cell in range(4):

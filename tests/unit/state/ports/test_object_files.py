@@ -47,7 +47,7 @@ def test_what_one_host_writes_another_one_reads(tmp_path: Path, objects: Objects
     assert bytes(on_host(tmp_path / "a", objects).read(ONE, 0, 6)) == b"abcdef", "the writer keeps a copy, too"
 
 
-def test_a_handed_over_file_leaves_no_copy(tmp_path: Path, objects: Objects) -> None:
+def test_a_handed_over_file_has_no_local_copy(tmp_path: Path, objects: Objects) -> None:
     on_host(tmp_path, objects).hand_over(ONE, [b"abc"])
     assert not [*tmp_path.rglob("*.arrow")] and objects.get(ONE) == b"abc"
 

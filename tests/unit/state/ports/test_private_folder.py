@@ -20,7 +20,7 @@ def name(tmp_path: Path) -> Path:
     return tmp_path / f"millpond-{os.getuid()}"
 
 
-def test_it_is_private_and_stays_the_same(tmp_path: Path, name: Path) -> None:
+def test_the_own_folder_is_private_and_is_kept(tmp_path: Path, name: Path) -> None:
     assert own_folder(tmp_path) == name
     assert mode(name) == 0o700
     (name / "table").touch()

@@ -187,6 +187,6 @@ def test_an_output_or_having_that_raises_is_an_error_of_the_query() -> None:
     assert answer(query(having=never, output=(Named("x", raising),)), [[event(1)]], drained=True) == []
 
 
-def test_no_rows_come_of_no_events() -> None:
+def test_no_events_give_no_rows() -> None:
     assert answer(query(), [], drained=True) == []
     assert answer_by_epoch(query(), [[], []]) == [[], []]
