@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from kit.costs.thread_cpu import ThreadCpu
 from kit.inputs.one_stream import front_end
 from millpond.errors import MillpondError, QueryError, QueryRefused, QueryTypeError, UnsupportedQuery
-from millpond.model.aggregates import DISTINCT, PERCENTILE, Aggregate
+from millpond.model.aggregates import APPROX_DISTINCT, PERCENTILE, Aggregate
 from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import Column, Expression, Foreign, Literal, call, literal, render
 from millpond.model.query import Deduplication, Named, Query
@@ -303,10 +303,10 @@ AGGREGATES = [
     ("corr(amount, i)", Aggregate("corr", AMOUNT, None, "double", call("cast", (INT,), "double"))),
     ("covar_samp(if(kind = 'pos', amount, NULL), amount)", Aggregate("covar_samp", AMOUNT, POS, "double", AMOUNT)),
     ("regr_slope(amount, i)", Aggregate("regr_slope", AMOUNT, None, "double", call("cast", (INT,), "double"))),
-    ("approx_count_distinct(kind)", Aggregate(DISTINCT, KIND, None, "bigint", literal(0.05, "double"))),
+    ("approx_count_distinct(kind)", Aggregate(APPROX_DISTINCT, KIND, None, "bigint", literal(0.05, "double"))),
     (
         "approx_count_distinct(if(kind = 'pos', i, NULL), 0.1)",
-        Aggregate(DISTINCT, INT, POS, "bigint", literal(0.1, "double")),
+        Aggregate(APPROX_DISTINCT, INT, POS, "bigint", literal(0.1, "double")),
     ),
     ("percentile_approx(amount, 0.5)", Aggregate(PERCENTILE, AMOUNT, None, "double", parameters=(HALF,))),
     (

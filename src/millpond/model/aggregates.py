@@ -15,7 +15,7 @@ NTH = "nth"
 it.
 """
 
-DISTINCT = "approx_count_distinct"
+APPROX_DISTINCT = "approx_count_distinct"
 """Its `other` is a constant, the largest relative standard error allowed; its result is never NULL."""
 
 DISTINCT_VALUES = (

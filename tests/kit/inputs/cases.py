@@ -15,7 +15,15 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from millpond.model.aggregates import DESCENDING, DIRECTIONS, DISTINCT, DISTINCT_VALUES, LISTAGGS, LOGGED, Aggregate
+from millpond.model.aggregates import (
+    APPROX_DISTINCT,
+    DESCENDING,
+    DIRECTIONS,
+    DISTINCT_VALUES,
+    LISTAGGS,
+    LOGGED,
+    Aggregate,
+)
 from millpond.model.expressions import Call, Column, Expression, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
@@ -279,7 +287,7 @@ def _aggregate(dice: Dice, menu: Menu) -> Aggregate:
         return _pair(dice, menu, where)
     if menu.variance and _chance(dice, 12):
         error = literal(dice.choice((0.05, 0.3, 0.15)), "double")
-        return Aggregate(DISTINCT, dice.choice(list(_COLUMNS.values())), where, "bigint", error)
+        return Aggregate(APPROX_DISTINCT, dice.choice(list(_COLUMNS.values())), where, "bigint", error)
     function = dice.choice(functions)
     if function == "count" and _chance(dice, 2):
         return aggregate_of("count", None, where)

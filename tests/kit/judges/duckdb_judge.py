@@ -23,7 +23,7 @@ from kit.judges.duckdb_expressions import Sql, Unsupported, either, quoted, tran
 from kit.judges.duckdb_pairs import EXACT_PAIRS, shape
 from kit.naive.queries.windows import Batch, Raised, late_marks
 from millpond.errors import OverflowedError
-from millpond.model.aggregates import DISTINCT, Aggregate
+from millpond.model.aggregates import APPROX_DISTINCT, Aggregate
 from millpond.model.expressions import Column, Expression, Foreign, columns_of, walk
 from millpond.model.query import Query
 from millpond.model.types import digits_of, is_decimal, is_float, is_integer
@@ -85,7 +85,7 @@ def mirrored(query: Query) -> tuple[Query, int]:
 
 
 def _is_mirrored(wanted: Aggregate) -> bool:
-    if wanted.function == DISTINCT or wanted.logged:  # other hashes, registers and rules for ties
+    if wanted.function == APPROX_DISTINCT or wanted.logged:  # other hashes, registers and rules for ties
         return False
     try:
         for expression in (*wanted.arguments, wanted.filter):

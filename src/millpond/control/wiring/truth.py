@@ -91,14 +91,14 @@ def open_truth(given: Given, cache: Path | None = None) -> Truth:
             _check_unused(address, begun, used)
             root.create(IDENTITY, writer_token().encode())
     identity = identity_in(address)
-    _check_creates(address / "log")
+    _check_create_if_absent_once(address / "log")
     truth = _loaded(address, identity, cache)
     check_no_hole(truth.log, truth.manifest)
     return truth
 
 
 @cache
-def _check_creates(log: Address) -> None:
+def _check_create_if_absent_once(log: Address) -> None:
     """Check once in a process that a folder supports create-if-absent: in a bucket that takes twelve round trips."""
     check_create_if_absent(log.folder(), writer_token())
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from millpond.model.aggregates import DISTINCT
+from millpond.model.aggregates import APPROX_DISTINCT
 from millpond.model.calendars.grids import Regular
 from millpond.model.endpoints import source_kind
 from millpond.model.expressions import Column, Expression, Literal, columns_of, render, walk
@@ -229,7 +229,7 @@ def _query(plan: Plan, group: GroupPlan, query: QueryPlan) -> Iterator[str]:
     if late is not None:
         yield f"      late rows  {' '.join(filter(None, (late.format, late.path)))}"
     for i, aggregate in enumerate(query.query.aggregates):
-        if isinstance(aggregate.other, Literal) and aggregate.function == DISTINCT:
+        if isinstance(aggregate.other, Literal) and aggregate.function == APPROX_DISTINCT:
             read = [one.name for one in query.query.output if f"agg:{i}" in columns_of(one.expression)]
             named = f"{aggregate.function}({', '.join(map(render, aggregate.arguments))})"
             error = 1.04 / math.sqrt(1 << precision_of(aggregate.other))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from millpond.model.aggregates import DISTINCT, DISTINCT_VALUES, NTH, ORDERED
+from millpond.model.aggregates import APPROX_DISTINCT, DISTINCT_VALUES, NTH, ORDERED
 from millpond.model.functions import PREFIX
 from millpond.model.types import MOST_DIGITS, TIMES, Digits, digits_of, is_decimal, is_integer, is_number
 
@@ -109,7 +109,7 @@ _ROWS = (
     Function("regr_slope", "RegrSlope", _SLOPE, _double, DOUBLES, ("regr_slope",)),
     Function("regr_intercept", "RegrIntercept", _SLOPE, _double, DOUBLES, ("regr_intercept",)),
     Function("regr_r2", "RegrR2", _CORRELATION, _double, DOUBLES, ("regr_r2",)),
-    Function(DISTINCT, "HyperLogLogPlusPlus", ("registers",), _bigint, ANY, (DISTINCT,)),
+    Function(APPROX_DISTINCT, "HyperLogLogPlusPlus", ("registers",), _bigint, ANY, (APPROX_DISTINCT,)),
 )
 
 FUNCTIONS = {function.name: function for function in _ROWS}

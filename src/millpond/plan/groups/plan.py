@@ -21,7 +21,7 @@ from millpond.plan.groups.filter_ladders import Ladder, ladders_of
 from millpond.plan.groups.joins import Joins
 from millpond.plan.groups.tallies import Tally
 
-GroupKind = Literal["time", "session", "count", "distinct", "chosen", "pattern", "processed"]
+GroupKind = Literal["time", "session", "count", "distinct", "top", "pattern", "processed"]
 """How the windows of a group are bounded: by time, by gaps in a key's events, by a number of events, or by matches of
 patterns; or whether the group has one row for each distinct key, that of the first event or of the earliest or latest.
 """
@@ -222,7 +222,7 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True, weakref=True):
     def kind(self) -> GroupKind:
         """The kind of the windows, which decides how the state is stored."""
         if isinstance(self.windows[0], Distinct):
-            return "distinct" if isinstance(self.windows[0].keeps, msgspec.UnsetType) else "chosen"
+            return "distinct" if isinstance(self.windows[0].keeps, msgspec.UnsetType) else "top"
         if isinstance(self.windows[0], Pattern):
             return "pattern"
         if isinstance(self.windows[0], Processed):

@@ -1,4 +1,4 @@
-"""Computes what stateless queries over one stream share: filters, bits of rows, transferred columns."""
+"""Computes what stateless queries over one stream share: filters of rows and transferred columns."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from millpond.model.expressions import Column, Expression, Foreign, Literal, may
 from millpond.model.selection import Selection, is_inner
 from millpond.model.types import INTEGERS, is_decimal
 
-Bit = tuple[Expression | None, tuple[Expression, ...]]
+RowFilter = tuple[Expression | None, tuple[Expression, ...]]
 """The rows that a query takes: the first expression is TRUE (None: for all rows) and none of the others raises."""
 
 _WIDTHS = {"boolean": 0.125, "float": 4.0, "date": 4.0, "string": 16.0}
 _WIDTHS |= {kind: bits / 8 for kind, bits in INTEGERS.items()}
 
 
-def bit_of(selection: Selection) -> Bit:
-    """The rows that the query takes. Queries with equal bits share one."""
+def row_filter_of(selection: Selection) -> RowFilter:
+    """The rows that the query takes. Queries with equal filters share one bit of each row."""
     raising = (item.expression for item in selection.output if may_raise(item.expression))
     return selection.where, tuple(dict.fromkeys(raising))
 
 
-def bits_of(selections: Iterable[Selection]) -> list[Bit]:
-    """The distinct bits of queries, in the order in which a packet has them."""
-    return list(dict.fromkeys(map(bit_of, selections)))
+def row_filters_of(selections: Iterable[Selection]) -> list[RowFilter]:
+    """The distinct filters of queries, in the order in which a packet has their bits."""
+    return list(dict.fromkeys(map(row_filter_of, selections)))
 
 
 def moved_selections(selections: Iterable[Selection], compared: Collection[str] = ()) -> tuple[Selection, ...]:

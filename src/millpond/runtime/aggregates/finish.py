@@ -13,7 +13,7 @@ from msgspec import UnsetType
 from millpond.arrays import Ints, Wide
 from millpond.kernels.arithmetic import round_half_up
 from millpond.kernels.columns import Array, Mask, Values
-from millpond.model.aggregates import DISTINCT, Aggregate
+from millpond.model.aggregates import APPROX_DISTINCT, Aggregate
 from millpond.model.types import digits_of, is_decimal, is_float, is_integer
 from millpond.plan.groups.aggregate_functions import FUNCTIONS, PAIRED, result_type
 from millpond.plan.groups.plan import Measure
@@ -191,7 +191,7 @@ FINISH: dict[str, Callable[[Aggregate, Sequence[Measure], Mapping[str, Ints], In
     **dict.fromkeys(("min", "max", "bit_and", "bit_or", "bit_xor"), _one_column),
     **dict.fromkeys(("var_samp", "var_pop", "stddev_samp", "stddev_pop", "regr_sxx"), _variance),
     **dict.fromkeys(("skewness", "kurtosis"), _skewness_or_kurtosis),
-    DISTINCT: _distinct,
+    APPROX_DISTINCT: _distinct,
     **dict.fromkeys(PAIRED, _pairs),
 }
 """How each function of `FUNCTIONS` is computed from its merged measures, by name."""

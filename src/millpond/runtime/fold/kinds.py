@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from millpond.plan.groups.joins import SideLog
 from millpond.plan.groups.plan import GroupKind, GroupPlan
-from millpond.runtime.fold.chosen_state import ChosenState
 from millpond.runtime.fold.count_state import CountState
 from millpond.runtime.fold.distinct_state import DistinctState
 from millpond.runtime.fold.pattern_state import PatternState
@@ -14,10 +13,11 @@ from millpond.runtime.fold.processed_state import ProcessedState
 from millpond.runtime.fold.session_state import SessionState
 from millpond.runtime.fold.state import State
 from millpond.runtime.fold.time_state import TimeState
+from millpond.runtime.fold.top_state import TopState
 
 STATES: Mapping[GroupKind, type[State]] = {
     "time": TimeState, "session": SessionState, "count": CountState, "distinct": DistinctState,
-    "chosen": ChosenState, "pattern": PatternState, "processed": ProcessedState,
+    "top": TopState, "pattern": PatternState, "processed": ProcessedState,
 }  # fmt: skip
 
 

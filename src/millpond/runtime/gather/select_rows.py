@@ -1,8 +1,8 @@
 """Selects the rows of stateless queries in the gather, once per distinct filter; `rows.selected_rows` divides them.
 
 In a packet they are one Arrow IPC stream, lz4. It has the carried columns (see `plan.groups.stateless`) of every row
-that some query takes, then one boolean per distinct `Bit`. A column that Spark evaluates is carried as Spark sent it,
-as `struct<v>`.
+that some query takes, then one boolean per distinct `RowFilter`. A column that Spark evaluates is carried as Spark sent
+it, as `struct<v>`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from millpond.kernels.columns import NO_ROWS, to_arrow
 from millpond.kernels.evaluate import Evaluator
 from millpond.model.expressions import Column, Expression, Foreign
 from millpond.model.selection import Selection
-from millpond.plan.groups.stateless import Bit, bit_of, bits_of, carried, moved_selections
+from millpond.plan.groups.stateless import RowFilter, carried, moved_selections, row_filter_of, row_filters_of
 from millpond.runtime.gather.stream_columns import StreamColumns
 from millpond.runtime.packets.event_counts import ChunkCounts, Sources, count_selected
 from millpond.runtime.task.column_layout import StreamLayout
@@ -40,17 +40,17 @@ def select_into_packet(
     whole = len(rows) == table.num_rows
     columns = StreamColumns(layout, table, None if whole else rows)
     row_evaluator = evaluator if whole else Evaluator(columns, len(rows))
-    selections_by_bit: dict[Bit, list[Selection]] = {}
+    selections_by_filter: dict[RowFilter, list[Selection]] = {}
     for selection in selections:
-        selections_by_bit.setdefault(bit_of(selection), []).append(selection)
-    passed_rows: dict[Bit, Mask] = {}
-    for bit, sharing in selections_by_bit.items():
-        where, raising = bit
+        selections_by_filter.setdefault(row_filter_of(selection), []).append(selection)
+    passed_rows: dict[RowFilter, Mask] = {}
+    for row_filter, sharing in selections_by_filter.items():
+        where, raising = row_filter
         mask, raised = filters[where]
         of_rows = mask[rows]
         for expression in raising:
             of_rows = of_rows & ~row_evaluator(expression).error
-        passed_rows[bit] = of_rows
+        passed_rows[row_filter] = of_rows
         applied = np.zeros(table.num_rows, bool)
         applied[rows] = of_rows
         count_selected(counts, [selection.name for selection in sharing], applied, (mask & ~applied) | raised, sources)
@@ -66,9 +66,9 @@ def _tested(every: Evaluator, where: Expression | None) -> tuple[Mask, Mask]:
 
 
 def _packed(
-    moved: Sequence[Selection], passed_rows: dict[Bit, Mask], columns: StreamColumns, evaluator: Evaluator
+    moved: Sequence[Selection], passed_rows: dict[RowFilter, Mask], columns: StreamColumns, evaluator: Evaluator
 ) -> pa.RecordBatch | None:  # fmt: skip
-    masks = [passed_rows[bit] for bit in bits_of(moved)]
+    masks = [passed_rows[one] for one in row_filters_of(moved)]
     if not masks or not evaluator.rows:
         return None
     chosen = np.logical_or.reduce(masks)

@@ -37,7 +37,7 @@ def keep_first_rows(group: GroupPlan, logged: LoggedRows, codes: Ints, times_us:
     tops = tops_of(group)
     if not tops:
         return {}
-    ever = group.kind == "chosen"  # ranks of all events until now
+    ever = group.kind == "top"  # ranks of all events until now
     partitions = distinct_rows([codes] if ever else [codes, times_us])[1]
     is_first, taken_by = np.zeros(len(codes), bool), list[Mask]()
     for plan, top in zip(group.queries, tops, strict=True):

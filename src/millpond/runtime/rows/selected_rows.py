@@ -14,7 +14,7 @@ from millpond.kernels.evaluate import Evaluator
 from millpond.model.expressions import Column, Expression, Foreign
 from millpond.model.selection import Selection
 from millpond.model.types import is_known
-from millpond.plan.groups.stateless import bit_of, bits_of, carried, leaves_of, moved_selections
+from millpond.plan.groups.stateless import carried, leaves_of, moved_selections, row_filter_of, row_filters_of
 from millpond.runtime.packets.row_batches import RowBatch
 
 
@@ -27,9 +27,9 @@ def rows_from_packet(
     """
     moved = moved_selections(selections, compared)
     positions = {expression: i for i, expression in enumerate(carried(moved))}
-    bits = bits_of(moved)
+    bits = row_filters_of(moved)
     for selection in moved:
-        position = len(positions) + bits.index(bit_of(selection))
+        position = len(positions) + bits.index(row_filter_of(selection))
         for batch in batches:
             mask = batch.column(position)
             if mask.true_count:

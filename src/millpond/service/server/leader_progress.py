@@ -21,7 +21,7 @@ EPOCH = "An epoch"
 _DOUBLINGS = 6
 
 
-class Pulse:
+class StepDeadline:
     """The deadline of the current step; set by the thread that leads, read by any thread.
 
     Each of the `restarts` without an epoch doubles the time of every step, so that a slow step succeeds in the end.
@@ -40,7 +40,7 @@ class Pulse:
         """Whether the current step takes too long."""
         return self._due is not None and self._clock() > self._due
 
-    def rest(self) -> None:
+    def clear(self) -> None:
         """Clear the deadline, because no step is running."""
         self._due, self._work = None, None
 

@@ -19,7 +19,7 @@ from millpond.errors import (
     UnreachableError,
 )
 from millpond.service.api.messages import Failure, Role
-from millpond.service.server.leader_progress import EPOCH_SECONDS, Pulse
+from millpond.service.server.leader_progress import EPOCH_SECONDS, StepDeadline
 from millpond.service.server.leadership import LeadershipHints
 from millpond.service.server.restart import RestartNeeded
 
@@ -84,7 +84,8 @@ class Supervisor:
         self._failure: tuple[MillpondError, int, int] | None = None
         self._failures = self._own_failures = 0
         self._led = self._was_ready = False
-        self.restarts, self._pulse, self._stall_reported = restarts, Pulse(clock, restarts, epoch_seconds), False
+        self.restarts, self._stall_reported = restarts, False
+        self._deadline = StepDeadline(clock, restarts, epoch_seconds)
         self._stalled_looks = 0
 
     def run(self) -> None:
@@ -103,7 +104,7 @@ class Supervisor:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self._pulse.begin("The preparation of the pond")
+            self._deadline.begin("The preparation of the pond")
             try:
                 pond = self._make()
             except MillpondError as error:
@@ -112,14 +113,14 @@ class Supervisor:
                 self._judge(error)
                 continue
             finally:
-                self._pulse.rest()
+                self._deadline.clear()
             try:
                 self._stand_by()
                 if not self._stopping.is_set():
                     self._lead(pond)
             except FencedError as error:
                 self._say(str(error))
-                self._pulse.overtaken()
+                self._deadline.overtaken()
                 self._hint.leave(fenced=True)
             except MillpondError as error:
                 self._hint.leave()
@@ -127,9 +128,9 @@ class Supervisor:
                 self._judge(error)
             finally:
                 self._pond, self.role = None, "starting"
-                self._pulse.begin("The closing of the pond")
+                self._deadline.begin("The closing of the pond")
                 pond.end()
-                self._pulse.rest()
+                self._deadline.clear()
 
     def stop(self) -> None:
         """Let `run` return after the current epoch; may be called from a signal handler."""
@@ -145,21 +146,21 @@ class Supervisor:
     def committed(self) -> None:
         """Note a committed epoch: earlier failures are over."""
         self._failure, self._failures, self._own_failures, self.restarts = None, 0, 0, 0
-        self._pulse.begin()
+        self._deadline.begin()
 
     def alive(self, work: tuple[int, ...] | None) -> None:
-        """Note a response of Spark, and the work that the running epoch has done; see `Pulse.note_response`."""
-        self._pulse.note_response(work)
+        """Note a response of Spark, and the work that the running epoch has done; see `StepDeadline.note_response`."""
+        self._deadline.note_response(work)
 
     def stalled(self) -> bool:
         """Whether this process leads but makes no progress, so that a standby should take over."""
-        return self._pulse.stalled
+        return self._deadline.stalled
 
     def report_stall(self) -> bool:
         """Report a stall once, when it begins; returns the same as `stalled`."""
-        found = self._pulse.stalled
+        found = self._deadline.stalled
         if found and not self._stall_reported:
-            self._say(f"{self._pulse.step} takes very long: no more signs of life, so that a standby may take over.")
+            self._say(f"{self._deadline.step} takes very long: no more signs of life, so that a standby may take over.")
         self._stall_reported = found
         return found
 
@@ -168,12 +169,12 @@ class Supervisor:
 
         To be called once a second. Looks are counted, rather than the time, because a suspended process counts none.
         """
-        self._stalled_looks = self._stalled_looks + 1 if self._pulse.stalled else 0
+        self._stalled_looks = self._stalled_looks + 1 if self._deadline.stalled else 0
         return self._stalled_looks >= RESTART_SECONDS
 
     def restart_or_error(self) -> StalledError | None:
         """Count a restart of this stalled process; if it was being stopped, return the error to end with instead."""
-        error = stalled(f"{self._pulse.step} has made no progress for a long time")
+        error = stalled(f"{self._deadline.step} has made no progress for a long time")
         if self._stopping.is_set():
             return error
         self.restarts += 1
@@ -219,7 +220,7 @@ class Supervisor:
 
     def _lead(self, pond: Runs) -> None:
         began = self._clock()
-        self._pulse.begin("The opening of the pond")
+        self._deadline.begin("The opening of the pond")
         self._hint.lead(self.report_stall)
         try:
             runs = self._begins(pond)
@@ -234,11 +235,11 @@ class Supervisor:
         self._say(f"Leading; opening the pond took {self.took_over_s:.1f} s.")
         while not self._stopping.is_set():
             if not runs:
-                self._pulse.rest()
+                self._deadline.clear()
                 self._wake.wait()
                 runs = True
                 continue
-            self._pulse.begin()
+            self._deadline.begin()
             try:
                 pond.run(once=False)
             except TruthError:
@@ -261,7 +262,7 @@ class Supervisor:
         if self._stopping.is_set():
             self._say(str(error))
             return
-        self._pulse.rest()
+        self._deadline.clear()
         if isinstance(error, _OF_THIS_PROCESS):
             self._own_failures += 1
             if self._own_failures >= RESTART_AFTER << min(self.restarts, _DOUBLINGS):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from millpond.errors import UnsupportedQuery
-from millpond.model.aggregates import DISTINCT, Aggregate
+from millpond.model.aggregates import APPROX_DISTINCT, Aggregate
 from millpond.model.expressions import Call, Expression, Literal, call, literal
 from millpond.model.types import is_decimal, is_integer, is_known
 from millpond.plan.groups.aggregate_functions import ANSWERED, FUNCTIONS, Function
@@ -39,7 +39,7 @@ def aggregate_of(catalyst: Catalyst, node: JavaObject, translate: Translator) ->
     if logged is not None:
         return logged
     row = _FUNCTIONS.get(kind_of(function))
-    if row is None or (node.isDistinct() and row.name not in ("min", "max", "bit_and", "bit_or", DISTINCT)):
+    if row is None or (node.isDistinct() and row.name not in ("min", "max", "bit_and", "bit_or", APPROX_DISTINCT)):
         used = str(function.prettyName()) + (" DISTINCT" if node.isDistinct() else "")
         raise UnsupportedQuery(
             f"`{text_of(node)}` uses {used}, which is planned, but not supported yet.",
@@ -49,7 +49,7 @@ def aggregate_of(catalyst: Catalyst, node: JavaObject, translate: Translator) ->
     if name == "count":
         return _count(catalyst, function, filters, translate)
     part, *others = children(function)
-    if name == DISTINCT:
+    if name == APPROX_DISTINCT:
         return _distinct(node, function, part, filters, translate)
     _check_type(node, row, type_of(part))
     may_overflow = is_decimal(type_of(part)) or (name == "sum" and is_integer(type_of(part)))
@@ -82,7 +82,7 @@ def _distinct(
             "Use count(DISTINCT …), or count a string that is made of its parts, such as to_json(…).",
         )
     argument, guard = _unguarded(translate(part))
-    return Aggregate(DISTINCT, argument, all_true(filters + guard), "bigint", error)
+    return Aggregate(APPROX_DISTINCT, argument, all_true(filters + guard), "bigint", error)
 
 
 def _check_type(node: JavaObject, function: Function, kind: str) -> None:

@@ -24,9 +24,9 @@ from millpond.spark.analysis.grouping.storable_keys import compared_value
 from millpond.spark.analysis.grouping.window_rows import ungrouped_window_error
 from millpond.spark.analysis.input_streams import QueryInput
 from millpond.spark.analysis.query_terms import Extraction
+from millpond.spark.analysis.steps.group_by_window import null_rejected_columns, unqualified
 from millpond.spark.analysis.steps.inputs import StepContext
 from millpond.spark.analysis.steps.repeats_below import without_repeats
-from millpond.spark.analysis.steps.row_windows import columns_required, unqualified
 from millpond.spark.catalyst.cures import cast_cure
 from millpond.spark.catalyst.private_names import (
     JavaObject,
@@ -87,7 +87,7 @@ class InputTranslator:
     def nullable_times(self) -> frozenset[str]:
         """The times of one side of an outer join, unless the query leaves out the rows in which they are NULL."""
         nullable = self.source.nullable_times
-        return nullable - columns_required(self.where()) if nullable else nullable
+        return nullable - null_rejected_columns(self.where()) if nullable else nullable
 
     def check_never_null(self, time: Column) -> None:
         """Refuse rows in the order of a time that they may lack.

@@ -44,9 +44,9 @@ from millpond.spark.analysis.result_expressions import (
     projected_above,
     with_bounds,
 )
+from millpond.spark.analysis.steps.group_by_window import grouped_rows, has_windows, row_column
 from millpond.spark.analysis.steps.inputs import StepContext
 from millpond.spark.analysis.steps.repeats_below import RepeatsBelow
-from millpond.spark.analysis.steps.row_windows import grouped_rows, has_windows, row_column
 from millpond.spark.analysis.steps.step_boundaries import (
     makes_rows_of_results,
     output_ids,

@@ -22,7 +22,7 @@ from kit.naive.expressions import EXACT, Raised, Row, Value, evaluate, fit_decim
 from kit.naive.hyperloglog import approximate_count
 from kit.naive.queries.frames import Event, frames_by_epoch
 from millpond.errors import OverflowedError
-from millpond.model.aggregates import DISTINCT, PERCENTILE, Aggregate
+from millpond.model.aggregates import APPROX_DISTINCT, PERCENTILE, Aggregate
 from millpond.model.query import Query
 from millpond.model.types import FARTHEST_US, Digits, digits_of, integer_range, is_decimal, is_integer
 from millpond.model.windows import Framed, Interval, Session, Sliced
@@ -311,7 +311,7 @@ def aggregate(wanted: Aggregate, arguments: Sequence[Value]) -> Value:
         return of_events(wanted, arguments, aggregate)
     if wanted.function in PAIRED:
         return of_pairs(wanted.function, [(y, x) for y, x in arguments if y is not None and x is not None])
-    if wanted.function == DISTINCT:
+    if wanted.function == APPROX_DISTINCT:
         value, error = wanted.arguments
         return approximate_count({x for x, _ in arguments if x is not None}, value.type, evaluate(error, {}))
     values = [value for value in arguments if value is not None]

@@ -11,7 +11,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from millpond.control.diagnose.cost_report import price_of_state
-from millpond.model.aggregates import DISTINCT, PERCENTILE, Aggregate
+from millpond.model.aggregates import APPROX_DISTINCT, PERCENTILE, Aggregate
 from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import Column, Expression, Foreign, call, literal
 from millpond.model.functions import UserFunction
@@ -132,7 +132,7 @@ def test_a_percentile_of_bins_says_how_far_it_may_be() -> None:
 
 
 def test_what_is_approximate_says_so_and_how_far() -> None:
-    visitors = Aggregate(DISTINCT, CUSTOMER, None, "bigint", literal(0.05, "double"))
+    visitors = Aggregate(APPROX_DISTINCT, CUSTOMER, None, "bigint", literal(0.05, "double"))
     lines = explain(build_plan([SPEND, replace(SPEND, name="who", aggregates=(visitors, *SPEND.aggregates[1:]))]))
     assert [line.strip() for line in lines.splitlines() if "approximate  " in line] == [
         "approximate  a0: approx_count_distinct(customer, 0.05), standard error 4.60%"

@@ -25,7 +25,7 @@ from millpond.errors import (
 from millpond.service.api.messages import Failure
 from millpond.service.api.service_files import Leader, Places
 from millpond.service.server import leadership, supervisor
-from millpond.service.server.leader_progress import EPOCH_SECONDS, Pulse
+from millpond.service.server.leader_progress import EPOCH_SECONDS, StepDeadline
 from millpond.service.server.leadership import LeadershipHints
 from millpond.service.server.restart import RestartNeeded
 from millpond.service.server.serve_process import Web, check_web
@@ -296,7 +296,7 @@ def test_a_leader_that_has_stalled_gives_no_sign_of_life_until_it_goes_on(
         bench.it.stop()
 
     bench = Bench(tmp_path, FakePond([run]))
-    bench.it._pulse = Pulse(lambda: bench.now)
+    bench.it._deadline = StepDeadline(lambda: bench.now)
     bench.it.run()
     assert seen == [True, False, True]
     assert sum("no more signs of life" in line for line in bench.said) == 1
@@ -327,7 +327,7 @@ def test_a_leader_that_hangs_is_replaced_a_minute_after_its_stall_was_noticed(tm
         bench.it.stop()
 
     bench = Bench(tmp_path, FakePond([run]), restarts=2)
-    bench.it._pulse = Pulse(lambda: bench.now)
+    bench.it._deadline = StepDeadline(lambda: bench.now)
     bench.it.run()
     (quiet, stalled, alive), last = seen, bench.said[-1]
     assert (quiet, alive) == (([], None), ([], None))
@@ -375,7 +375,7 @@ def test_a_hang_in_any_step_ends_a_stopping_process_and_replaces_another(
     at: str, step: str, restarts: int, tmp_path: Path
 ) -> None:
     bench = Bench(tmp_path, pond := HangsIn(at))
-    pond.bench, bench.it._pulse = bench, Pulse(lambda: bench.now)
+    pond.bench, bench.it._deadline = bench, StepDeadline(lambda: bench.now)
     make = bench.it._make
 
     def made() -> supervisor.Runs:
@@ -412,7 +412,7 @@ def standing_by(bench: Bench) -> Iterator[None]:
 
 def test_a_standby_may_wait_without_end(tmp_path: Path) -> None:
     bench = Bench(tmp_path, FakePond([]))
-    bench.it._pulse = Pulse(lambda: bench.now)
+    bench.it._deadline = StepDeadline(lambda: bench.now)
     with standing_by(bench):
         bench.now += round(100 * EPOCH_SECONDS * 1e6)
         assert not any(bench.it.count_stalled_look() for _ in range(2 * RESTART_SECONDS))

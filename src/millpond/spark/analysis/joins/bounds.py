@@ -61,7 +61,8 @@ def bound_of(
     kind = kind_of(condition)
     if kind not in _ORDER:
         return None
-    first, second = (_linear(catalyst, part, side_of, defined) for part in children(condition))
+    reader = _LinearReader(catalyst, side_of, defined)
+    first, second = map(reader.linear, children(condition))
     if first is None or second is None:
         return None
     if kind.startswith("LessThan"):
@@ -79,53 +80,55 @@ def bound_of(
     return Bound(-us - whole.slack_us, None, exact)
 
 
-def _linear(
-    catalyst: Catalyst, node: JavaObject, side_of: SideOfTime, defined: Callable[[JavaObject], JavaObject]
-) -> _Linear | None:
-    kind = kind_of(node)
-    if kind in _TIMES:
-        found = side_of(node)
-        if found is not None:
-            return _Linear(int(found[0] == LEFT), int(found[0] == RIGHT), found[1])
-        made = defined(node)
-        return None if made is node else _linear(catalyst, made, side_of, defined)
-    if kind in ("Cast", "Alias", "KnownNullable") and not node.foldable():
-        inner = children(node)[0]
-        same = {type_of(node), type_of(inner)} == {"timestamp"}
-        return _linear(catalyst, inner, side_of, defined) if same else None
-    if kind == "TimestampAddInterval":
-        return _moved(catalyst, node, side_of, defined)
-    if kind == "TimestampAdd":
-        start = _linear(catalyst, node.timestamp(), side_of, defined)
-        unit = _UNITS.get(str(node.unit()).upper())
-        if start is None or unit is None or not node.quantity().foldable():
-            return None
-        quantity = catalyst.constant(node.quantity())
-        return start._replace(us=start.us + quantity * unit) if isinstance(quantity, int) else None
-    if kind == "SubtractTimestamps":
-        first, second = (_linear(catalyst, part, side_of, defined) for part in children(node))
-        # This is a difference of wall clocks, which may have been set forward or back between the two times.
-        if first is None or second is None:
-            return None
-        return first.plus(second, -1).plus(_Linear(slack_us=_zone(catalyst)))
-    if type_of(node).startswith("interval") and node.foldable():
-        length = _interval_us(catalyst, node)
-        return None if length is None else _Linear(us=length)
-    return None
+class _LinearReader(NamedTuple):
+    """Reads times and intervals as linear expressions; for the arguments see `bound_of`."""
 
+    catalyst: Catalyst
+    side_of: SideOfTime
+    defined: Callable[[JavaObject], JavaObject]
 
-def _moved(
-    catalyst: Catalyst, node: JavaObject, side_of: SideOfTime, defined: Callable[[JavaObject], JavaObject]
-) -> _Linear | None:
-    time, interval = children(node)
-    start = _linear(catalyst, time, side_of, defined)
-    if start is None or not interval.foldable():
+    def linear(self, node: JavaObject) -> _Linear | None:
+        """The linear expression that a node is; None if it is none."""
+        kind = kind_of(node)
+        if kind in _TIMES:
+            found = self.side_of(node)
+            if found is not None:
+                return _Linear(int(found[0] == LEFT), int(found[0] == RIGHT), found[1])
+            made = self.defined(node)
+            return None if made is node else self.linear(made)
+        if kind in ("Cast", "Alias", "KnownNullable") and not node.foldable():
+            inner = children(node)[0]
+            same = {type_of(node), type_of(inner)} == {"timestamp"}
+            return self.linear(inner) if same else None
+        if kind == "TimestampAddInterval":
+            return self._plus_interval(*children(node))
+        if kind == "TimestampAdd":
+            start = self.linear(node.timestamp())
+            unit = _UNITS.get(str(node.unit()).upper())
+            if start is None or unit is None or not node.quantity().foldable():
+                return None
+            quantity = self.catalyst.constant(node.quantity())
+            return start._replace(us=start.us + quantity * unit) if isinstance(quantity, int) else None
+        if kind == "SubtractTimestamps":
+            first, second = map(self.linear, children(node))
+            # This is a difference of wall clocks, which may have been set forward or back between the two times.
+            if first is None or second is None:
+                return None
+            return first.plus(second, -1).plus(_Linear(slack_us=_slack_of_zone_us(self.catalyst)))
+        if type_of(node).startswith("interval") and node.foldable():
+            length = _interval_us(self.catalyst, node)
+            return None if length is None else _Linear(us=length)
         return None
-    us = _interval_us(catalyst, interval)
-    if us is None:
-        return None
-    # Days are calendar days, which do not all have 24 hours.
-    return start.plus(_Linear(0, 0, us, _zone(catalyst) if abs(us) >= _DAY_US else 0))
+
+    def _plus_interval(self, time: JavaObject, interval: JavaObject) -> _Linear | None:
+        start = self.linear(time)
+        if start is None or not interval.foldable():
+            return None
+        us = _interval_us(self.catalyst, interval)
+        if us is None:
+            return None
+        # Days are calendar days, which do not all have 24 hours.
+        return start.plus(_Linear(0, 0, us, _slack_of_zone_us(self.catalyst) if abs(us) >= _DAY_US else 0))
 
 
 def _interval_us(catalyst: Catalyst, interval: JavaObject) -> int | None:
@@ -139,7 +142,7 @@ def _interval_us(catalyst: Catalyst, interval: JavaObject) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _zone(catalyst: Catalyst) -> int:
+def _slack_of_zone_us(catalyst: Catalyst) -> int:
     """The slack in µs of calendar days in the session's time zone."""
     zone = catalyst.spark.conf.get("spark.sql.session.timeZone") or ""
     return 0 if _FIXED_ZONE.fullmatch(zone) else _SLACK_US

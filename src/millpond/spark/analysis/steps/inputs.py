@@ -19,7 +19,7 @@ from millpond.plan.upstream.steps import over, times_in
 from millpond.spark.analysis.aggregation_input import InputPlan
 from millpond.spark.analysis.input_streams import QueryInput, find_source
 from millpond.spark.analysis.query_terms import Extraction, Terms
-from millpond.spark.analysis.steps.row_windows import grids_of, nullable_times
+from millpond.spark.analysis.steps.group_by_window import grids_of, nullable_times
 from millpond.spark.analysis.steps.step_boundaries import columns_read, unseen_rows_error
 from millpond.spark.analysis.user_aggregates import UserFunctions
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, id_of, kind_of, outputs

@@ -24,7 +24,7 @@ from millpond.spark.catalyst.private_names import Catalyst, JavaObject, id_of, k
 
 _ONE_MICROSECOND = Sliding(1, 1)
 _EARLIEST = ("start", "time", "end")
-_OF_KNOWN = ("isnotnull", "eq", "lt", "le", "gt", "ge")
+_NULL_REJECTING = ("isnotnull", "eq", "lt", "le", "gt", "ge")
 """Operators that are not TRUE if their first argument is NULL."""
 
 
@@ -37,7 +37,7 @@ class RowWindow(NamedTuple):
 
 
 def unqualified(catalyst: Catalyst, names: Mapping[int, str], expression: JavaObject) -> JavaObject:
-    """The expression over columns named only as in the stream, so that equal expressions print alike."""
+    """The expression over columns named only as in the stream, so that equal expressions have equal text."""
     named = []
     for column in references(expression):
         if name := names.get(id_of(column)):
@@ -144,15 +144,15 @@ def nullable_times(query: AnyQuery, queries: Mapping[str, AnyQuery]) -> frozense
         return frozenset(item.name for item in query.output if passed_column(query, item.name) in lower)
     if not isinstance(query, Join):
         return frozenset()
-    present = {name.partition(":")[0] for name in columns_required(query.having)}
+    present = {name.partition(":")[0] for name in null_rejected_columns(query.having)}
     nullable = {LEFT: query.preserves(RIGHT), RIGHT: query.preserves(LEFT)}
     one_side = {name: time.sides[0] for name, time in join_times(query).items() if len(time.sides) == 1}
     return frozenset(name for name, side in one_side.items() if nullable[side] and side not in present)
 
 
-def columns_required(condition: Expression | None) -> frozenset[str]:
-    """The columns of which NULL does not meet a condition, as far as this is seen from its comparisons."""
-    parts = [part for part in conjuncts_of(condition) if isinstance(part, Call) and part.op in _OF_KNOWN]
+def null_rejected_columns(condition: Expression | None) -> frozenset[str]:
+    """The columns that a condition needs: it rejects rows in which one is NULL. Only comparisons are considered."""
+    parts = [part for part in conjuncts_of(condition) if isinstance(part, Call) and part.op in _NULL_REJECTING]
     return frozenset(part.args[0].name for part in parts if isinstance(part.args[0], Column))
 
 

@@ -1,8 +1,7 @@
-"""State of a group with the earliest, latest or first ranked events of each key: these events, with their values, in
-the event log.
+"""State of a group with the top events of each key: the earliest one, the latest one, or the first ones by rank.
 
-An event that another one has replaced stays in the log until its section is merged. The choice among all stored events
-of a key is the same, so which of them are still stored does not matter.
+The event log has these events with their values. Replaced events stay until their section is merged. This does not matter,
+because the top events among all stored events of a key are the same.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ from millpond.state.layout.event_log import OFFSET, Events, concatenated
 _ALWAYS, _NEVER = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
-class ChosenState(State):
-    """Rows of the earliest, latest or first ranked events of each key, which change."""
+class TopState(State):
+    """Rows of the top events of each key, which change."""
 
     _old: Events
     _new: Events
@@ -47,26 +46,26 @@ class ChosenState(State):
 
     @classmethod
     def size(cls, stored: Stored) -> Sizes:
-        """The size of the chosen events."""
+        """The size of the top events."""
 
         def needed(_plan: QueryPlan, _log: EventLog, every: Events) -> Mask:
             found = np.zeros(every.rows, bool)
-            found[chosen(every, stored.group)] = True
+            found[top_events(every, stored.group)] = True
             return found
 
         return sizes_of_events(stored, stored.group.queries, needed)
 
     def ingest(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
-        """Find the keys for which a new event is chosen, and write these events."""
+        """Find the new events that are top events of their key, and write them."""
         group = self.group
         assert group.events is not None
         logged = number_keys(group, self.keys, parts).logged
         fresh = concatenated(logged, column_types(group.events, any(OFFSET in part.columns for part in logged)))
         named = used_slots([fresh], len(self.keys))
         old = self._log.events_in(_ALWAYS, _NEVER, 0, named=named)
-        old = old.take(np.sort(chosen(old, group)))
+        old = old.take(np.sort(top_events(old, group)))
         every = self._log.concat_stored([old, fresh])
-        best = chosen(every, group)
+        best = top_events(every, group)
         self._new = every.take(best[best >= old.rows])
         self._old = old.take(np.isin(old.slots, self._new.slots))
         self._ranked = None
@@ -90,7 +89,7 @@ class ChosenState(State):
         if due is not None:
             full = due.sections_in(places)
             events = self._log.concat_stored([self._log.section(place) for place in full])
-            events = events.take(np.sort(chosen(events, self.group)))
+            events = events.take(np.sort(top_events(events, self.group)))
             self._log.write(self.delta, events, due.level, tuple(place.id for place in full))
 
     def _changes(self, plan: QueryPlan) -> QueryRows:
@@ -116,9 +115,11 @@ class ChosenState(State):
         return found.rows, dict(found.withheld)
 
 
-def chosen(events: Events, group: GroupPlan) -> Ints:
-    """The position of the chosen event of each slot: of equal times, the first or last in the source's order if known,
-    else by the values of the row, in its order. With ranks, the positions of all events that are among the first.
+def top_events(events: Events, group: GroupPlan) -> Ints:
+    """The positions of the top events. Without ranks, each slot has one event.
+
+    Of events with equal times, this is the first or last one in the order of the source if it is known, else in the
+    order of the rows' values.
     """
     window = _window(group)
     assert group.events is not None
