@@ -47,7 +47,7 @@ from pyspark.sql import SparkSession
 from results import FOLDER, keep
 
 from millpond import Pond, spark_session
-from millpond.gc_freeze import pass_by_what_is_loaded
+from millpond.gc_freeze import freeze_loaded_objects
 from millpond.model.endpoints import Sink, Source
 from millpond.model.stream import Field, Stream
 from millpond.placement.moves import buckets_moving
@@ -187,7 +187,7 @@ class _Changing:
             self._fill()
             self._load.begin()
             self._settle()
-            pass_by_what_is_loaded()  # as a served pond has done long before
+            freeze_loaded_objects()  # as a served pond has done long before
             self._step("warm", lambda: self._pond.param("least", 1.5))
             self._made.clear(), self._quiet.clear()
             for turn in range(self._size.times):

@@ -293,14 +293,14 @@ def doctor(
 
     Prints one line per check. Exit status 1 if a pond would fail.
     """
-    from millpond.control.commands.doctor import Target, examine, say_check
+    from millpond.control.commands.doctor import Target, examine, print_check
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
     checks = []
     for check in examine(Target(checkpoint, store, memory)):
         checks.append(check)
         if not as_json:
-            say_check(console, check)
+            print_check(console, check)
     sound = all(check.verdict != "problem" for check in checks)
     if as_json:
         typer.echo(msgspec.json.encode({"ok": sound, "checks": checks}).decode())

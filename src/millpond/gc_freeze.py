@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 
 
-def pass_by_what_is_loaded() -> None:
+def freeze_loaded_objects() -> None:
     """Exclude everything that this process has loaded from later collections.
 
     Traversing its modules takes 20 to 100 ms, as long as an epoch. This is only for Millpond's own processes, because

@@ -140,7 +140,7 @@ def test_an_accident_in_the_five_segments_ahead_spares_the_toll(
     assert bool(compare(batches)) != spared
 
 
-def test_a_toll_is_charged_to_who_goes_on_but_not_to_who_exits() -> None:
+def test_a_vehicle_that_exits_is_charged_no_toll() -> None:
     dense = [report(vid, 1, 7) for vid in range(60)]
     enter = [report(1000, 2, 7), report(1001, 2, 7)]
     onward = [report(1000, 2, 8), report(1001, 2, 7, lane=EXIT)]

@@ -31,7 +31,7 @@ from millpond.model.windows import Sliding
 SECOND = 1_000_000
 EPOCHS = 20
 EVERY = 999
-"""One key in so many comes twice."""
+"""One key in this many occurs twice."""
 
 STREAM = Stream("tx", (Field("k", "string"), Field("g", "int"), Field("amount", "double"), Field("ts", "timestamp")))
 COUNT = Aggregate("count", None, None, "bigint")

@@ -291,7 +291,7 @@ def test_three_hundred_tiny_epochs_keep_few_sections_and_give_their_bytes_back(f
     assert run.ledger.cell_bytes[-1] == 0
 
 
-def test_a_second_pond_on_the_folder_goes_on_where_the_first_was(folders: Iterator[Path]) -> None:
+def test_a_second_pond_on_the_folder_continues_where_the_first_was(folders: Iterator[Path]) -> None:
     case = random_case(42, 80, 4)
     half = len(case.epochs) // 2
     folder = next(folders)

@@ -45,7 +45,7 @@ def test_a_store_that_forgets_changes_no_answer(first: int, folders: Iterator[Pa
     assert lost > 5 and compared > 200
 
 
-def test_a_host_fetches_what_it_lacks_at_once_and_lets_go_of_what_nobody_needs(tmp_path: Path) -> None:
+def test_a_host_fetches_missing_files_at_once_and_deletes_unneeded_ones(tmp_path: Path) -> None:
     store, requests = MemoryFiles(), []
 
     class Counting(MemoryFiles):
@@ -83,7 +83,7 @@ def test_a_store_that_forgets_at_once_ends_the_epoch(tmp_path: Path) -> None:
     assert Carrier(tmp_path, MemoryFiles()).restore_missing(run.pond.manifest) == 0
 
 
-def test_who_takes_over_does_not_miss_what_the_driver_before_prunes(tmp_path: Path) -> None:
+def test_a_new_driver_does_not_need_what_the_previous_one_prunes(tmp_path: Path) -> None:
     case = random_case(3, 60, 2)
     run = Run(tmp_path, case.queries, 1, file_store=MemoryFiles())
     for rows in case.epochs[:2]:

@@ -248,7 +248,7 @@ def test_rows_that_only_others_read_go_when_they_were_read(tmp_path: Path) -> No
     assert run.ledger.counts["top"]["rows"] == 1
 
 
-def test_a_query_behind_one_that_raised_stands_still(tmp_path: Path) -> None:
+def test_a_query_over_one_that_raised_does_not_advance(tmp_path: Path) -> None:
     spend, top = pair()
     over = call("divide", (literal(1.0, "double"), call("cast", (Column("agg:0", "bigint"),), "double")), "double")
     spend = replace(spend, output=(*spend.output, Named("raises", over)))
@@ -263,7 +263,7 @@ def test_a_query_behind_one_that_raised_stands_still(tmp_path: Path) -> None:
     assert run.answers().rows["top"] == []
 
 
-def test_a_query_added_behind_another_answers_from_the_first_whole_window(tmp_path: Path) -> None:
+def test_a_query_added_over_another_answers_from_the_first_complete_window(tmp_path: Path) -> None:
     spend, top = pair()
     Run(tmp_path, [spend]).epoch([events((1, "a", 5), (31, "b", 7))])
     run = Run(tmp_path, [spend, top], others=[chained_stream(spend)])

@@ -362,7 +362,7 @@ def test_changes_between_random_epochs_are_those_of_the_naive_twin(tmp_path: Pat
 
 
 @pytest.mark.parametrize("seed", seeds(0, 4))
-def test_so_are_those_of_queries_whose_slices_become_one_as_often_as_they_can(
+def test_answers_are_those_of_the_naive_twin_when_slices_are_coalesced(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fold, "FAN_IN", 2)
@@ -374,7 +374,7 @@ def test_so_are_those_of_queries_whose_slices_become_one_as_often_as_they_can(
 
 
 @pytest.mark.parametrize("seed", seeds(0, 3))
-def test_so_are_those_of_queries_that_keep_events_and_leave_out_repeated_ones(
+def test_answers_with_events_and_deduplication_are_those_of_the_naive_twin(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fold, "FAN_IN", 2)

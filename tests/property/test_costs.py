@@ -32,7 +32,7 @@ from millpond.reconfigure.changes import Halt
 from millpond.reconfigure.lifecycle import state_of
 from millpond.reconfigure.placement_changes import moved_by, scale
 from millpond.reconfigure.validate import KnownPond
-from millpond.runtime.inspect.costs import costs, divided, staying, summed, whole_us
+from millpond.runtime.inspect.costs import costs, divided, staying, summed, total_time_us
 from millpond.runtime.inspect.costs import state_of as live_state
 
 SIDE = Side(STREAM.name, "ts", 0, (Column("k", "string"),), (Column("k", "string"),))
@@ -75,7 +75,7 @@ def test_what_queries_cost_sums_to_what_the_pond_costs(tmp_path: Path, seed: int
         found = costs(plan, pond.manifest, record.counts)
         assert {*found} == {one.name for one in queries}
         whole = summed(found.values())
-        assert whole.time_us == whole_us(record.counts) > 0
+        assert whole.time_us == total_time_us(record.counts) > 0
         assert whole.bytes == sum(s.size for some in live_state(plan, pond.manifest).values() for s in some) > 0
         assert whole.rows == sum(counts.get("rows", 0) for counts in record.counts.values())
         for group in plan.groups:
@@ -85,7 +85,7 @@ def test_what_queries_cost_sums_to_what_the_pond_costs(tmp_path: Path, seed: int
                 assert found[group.queries[0].query.name].shared_bytes == 0
 
 
-def test_the_state_that_only_one_query_needs_goes_with_it(tmp_path: Path) -> None:
+def test_state_of_one_query_is_freed_with_it(tmp_path: Path) -> None:
     other = replace(COUNT, name="other", keys=(Column("k", "string"),))
     pond = ChangingPond(tmp_path, [STREAM], [COUNT, replace(COUNT, name="same"), other], 1, 16)
     pond.epoch(rows(1))
@@ -97,7 +97,7 @@ def test_the_state_that_only_one_query_needs_goes_with_it(tmp_path: Path) -> Non
     assert (before["count"].keys, before["other"].keys) == (40, 5)
 
 
-def test_what_is_a_querys_own_is_what_goes_with_it_and_nobody_elses(tmp_path: Path) -> None:
+def test_own_state_of_a_query_is_exactly_what_its_removal_frees(tmp_path: Path) -> None:
     def query_of(name: str, *aggregates: Aggregate) -> Query:
         output = tuple(Named(f"o{i}", Column(f"agg:{i}", one.type)) for i, one in enumerate(aggregates))
         return replace(COUNT, name=name, aggregates=aggregates, output=output)
@@ -131,7 +131,7 @@ def test_what_is_a_querys_own_is_what_goes_with_it_and_nobody_elses(tmp_path: Pa
 @pytest.mark.parametrize(
     ("budget", "why"), [(Budget(state=20), "bytes of state"), (Budget(keys=39), "40 keys, more than its 39")]
 )
-def test_a_query_over_its_budget_is_quarantined_and_its_state_goes(tmp_path: Path, budget: Budget, why: str) -> None:
+def test_a_query_over_its_budget_is_quarantined_and_freed(tmp_path: Path, budget: Budget, why: str) -> None:
     greedy = replace(COUNT, name="greedy", budget=budget)
     modest = replace(COUNT, name="modest", keys=(), budget=Budget(state=10**6, keys=10, time=10**9))
     pond, watch = ChangingPond(tmp_path, [STREAM], [greedy, modest, EACH], 1, 16), Budgets()

@@ -204,7 +204,7 @@ def test_a_row_leaves_when_the_watermark_reaches_its_last_event(folders: Iterato
         assert len(found.rows["q"]) == rows
 
 
-def test_a_pond_goes_on_in_the_middle_of_windows(tmp_path: Path, folders: Iterator[Path]) -> None:
+def test_a_pond_continues_in_the_middle_of_windows(tmp_path: Path, folders: Iterator[Path]) -> None:
     case = random_case(5300, 200, 0, epochs=10)
     query = last("q", 5, 2, 5 * SECOND)
     whole = answers(next(folders), [query], case.epochs)

@@ -169,7 +169,7 @@ class Digests(Ledger):
         super().apply(n, record, manifest)
 
 
-def test_too_much_for_others_goes_through_the_shuffle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_parts_for_others_go_through_the_shuffle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(without_shuffle, "MOST_BYTES", 4096)
     monkeypatch.setattr(without_shuffle, "LEAST_BYTES", 0)
     shuffled, skipped = (played(tmp_path / f"{on}", 8, 3, 3, 0.9, on) for on in (False, True))

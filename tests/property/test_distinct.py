@@ -129,7 +129,7 @@ def test_first_events_are_those_of_the_naive_twin(seed: int, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("seed", seeds(10, 1))
-def test_keys_move_and_a_pond_goes_on(seed: int, tmp_path: Path) -> None:
+def test_keys_move_and_a_pond_continues(seed: int, tmp_path: Path) -> None:
     """Buckets get other owners before most epochs, and half of the epochs are run by another pond."""
     registered, dice = queries(15 * SECOND), random.Random(seed)
     epochs = cut(unlike(events(seed, 250)), dice)

@@ -126,7 +126,7 @@ def test_the_event_due_is_the_first_without_a_row(
             assert found is None or found.needs_us == found.end_us - 1 + query.delay_us
 
 
-def test_the_row_due_of_so_many_events_is_the_first_that_is_complete(tmp_path: Path) -> None:
+def test_the_row_due_of_a_count_window_is_the_first_complete_one(tmp_path: Path) -> None:
     output = (Named("n", Column("agg:0", "bigint")),)
     query = Query("q", "tx", "ts", 100, Counted(3, 2), (V,), (Aggregate("count", None, None, "bigint"),), output)
     pond = ChangingPond(tmp_path, [TX], [query], 2)

@@ -255,7 +255,7 @@ def test_rows_of_a_join_that_only_others_read_go_when_they_were_read(tmp_path: P
 
 
 @pytest.mark.parametrize("raises", ["spend", "both"])
-def test_what_is_behind_a_query_that_raised_stands_still(tmp_path: Path, raises: str) -> None:
+def test_queries_over_one_that_raised_do_not_advance(tmp_path: Path, raises: str) -> None:
     graph = chain()
     place = [query.name for query in graph].index(raises)
     zero = Column("agg:0", "bigint") if raises == "spend" else Column("left:1", "bigint")
@@ -271,7 +271,7 @@ def test_what_is_behind_a_query_that_raised_stands_still(tmp_path: Path, raises:
     assert run.answers().rows["best"] == [], "a minute of which some rows are missing is never answered"
 
 
-def test_a_join_added_behind_others_answers_whole_windows(tmp_path: Path) -> None:
+def test_a_join_added_over_others_answers_complete_windows(tmp_path: Path) -> None:
     graph = chain("full")
     run = started(tmp_path, graph[:1], 1)
     run.epoch_of({"events": [events((1, "a", 5), (31, "b", 7))], "paid": [events((1, "a", 5), (35, "b", 7))]})

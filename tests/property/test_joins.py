@@ -234,7 +234,7 @@ def test_when_rows_leave(tmp_path: Path) -> None:
     assert [row["left_0"] for row in rows_so_far(run, "j") if row["right_0"] == "y"] == [None, None]
 
 
-def test_what_nobody_waits_for_is_forgotten(tmp_path: Path) -> None:
+def test_events_without_possible_partners_are_forgotten(tmp_path: Path) -> None:
     """What is kept does not grow with the stream, although one key never pauses and the others never return."""
     run = started(tmp_path, [near("full"), replace(near("left"), name="l", left=side("events", 20))], 2)
     for i in range(60):

@@ -97,7 +97,7 @@ def restless(
 ) -> Case:
     """Few keys, much disorder, and a HAVING that rows meet at every third event: they come, go and come again.
 
-    `era`: after so many epochs half of the keys are other ones. `logged`: the aggregates need single events.
+    `era`: after this many epochs half of the keys are other ones. `logged`: the aggregates need single events.
     """
     dice, batches = random.Random(seed), []
     for now in range(epochs):
@@ -326,7 +326,7 @@ def test_rows_of_few_keys_change_with_those_of_many(instances: int, tmp_path: Pa
 
 @pytest.mark.parametrize("windows", [SLIDES, GAPS])
 @pytest.mark.parametrize("seed", seeds(0, 1))
-def test_a_view_holds_the_newest_row_that_stands(seed: int, windows: tuple[Window, ...], tmp_path: Path) -> None:
+def test_a_view_holds_the_newest_undeleted_row(seed: int, windows: tuple[Window, ...], tmp_path: Path) -> None:
     case = restless(seed, 30, windows=windows)
     queries = [replace(query, serve=True) for query in case.queries if query.name.endswith(FEW[windows])]
     case, folder, store = case._replace(queries=queries), tmp_path / "pond", MemoryStore()
@@ -363,7 +363,7 @@ def test_a_view_holds_the_newest_row_that_stands(seed: int, windows: tuple[Windo
 
 @pytest.mark.parametrize("windows", [SLIDES, GAPS])
 @pytest.mark.parametrize("seed", seeds(0, 2))
-def test_no_cut_changes_what_stands_in_the_end(seed: int, windows: tuple[Window, ...], tmp_path: Path) -> None:
+def test_no_cut_changes_the_final_rows(seed: int, windows: tuple[Window, ...], tmp_path: Path) -> None:
     case = restless(seed, 24, logged=seed % 2 == 1, windows=windows)
     dice, rows = random.Random(seed), [row for batch in case.epochs for row in batch]
     for o, row in enumerate(rows):

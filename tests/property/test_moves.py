@@ -349,7 +349,7 @@ def columns_of(run: Run) -> set[str]:
 
 
 @pytest.mark.parametrize("moving", [False, True])
-def test_columns_that_nobody_reads_go_where_cells_are_written_anew(tmp_path: Path, moving: bool) -> None:
+def test_columns_without_readers_are_dropped_when_cells_are_rewritten(tmp_path: Path, moving: bool) -> None:
     """By merges, and with buckets that move."""
     same = {"v": 1, "amount": 1.0, "g": 1, "f": 1.0, "flag": True}
     base = next(one for one in others(3)[0] if isinstance(one, Query))
@@ -375,7 +375,7 @@ def test_columns_that_nobody_reads_go_where_cells_are_written_anew(tmp_path: Pat
     assert sum(1 for row in rows_of_base if row["k"]) == 200
 
 
-def test_state_moves_once_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_state_migrates_once_and_completely(tmp_path: Path) -> None:
     case = random_case(3, 120, 4)
     base = next(query for query in others(3)[0] if isinstance(query, Query))
     queries = [replace(base, window=Sliding(3600 * SECOND, 3600 * SECOND))]
@@ -400,7 +400,7 @@ def test_state_moves_once_and_leaves_nothing_behind(tmp_path: Path) -> None:
     assert all(int(one.info["base"]) > 0 for one in remade), "what has moved does not move again"  # type: ignore[arg-type]
 
 
-def test_copies_that_moves_leave_behind_go(tmp_path: Path) -> None:
+def test_leftover_copies_of_moves_are_deleted(tmp_path: Path) -> None:
     """State goes to one instance and back, again and again, a little in each epoch."""
     same = {"v": 1, "amount": 1.0, "g": 1, "f": 1.0, "flag": True}
     base = next(one for one in others(3)[0] if isinstance(one, Query))

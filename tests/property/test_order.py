@@ -183,7 +183,7 @@ def test_lateness_is_judged_in_the_events_own_partition(seed: int, tmp_path: Pat
 
 
 def crowd() -> list[Query]:
-    """So many filters that cells are split by signature, and what passes them is known without a look at each event."""
+    """Enough filters to split cells by signature; what passes them is known without reading each event."""
     above = [call("gt", (Column("v", "double"), literal(i / 20, "double")), "boolean") for i in range(20)]
     return [replace(query(f"over {i}", 20, 10, 3 + i % 2), where=where) for i, where in enumerate(above)]
 

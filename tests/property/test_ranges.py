@@ -140,7 +140,7 @@ def test_a_row_leaves_when_the_watermark_reaches_its_event(folders: Iterator[Pat
         assert len(found.rows["q"]) == rows
 
 
-def test_a_pond_goes_on_in_the_middle_of_frames(tmp_path: Path, folders: Iterator[Path]) -> None:
+def test_a_pond_continues_in_the_middle_of_frames(tmp_path: Path, folders: Iterator[Path]) -> None:
     case = random_case(4300, 200, 0, epochs=10)
     query = amounts("q", 60 * SECOND, 5 * SECOND)
     whole = answers(next(folders), [query], case.epochs)

@@ -57,7 +57,7 @@ def test_of_keys_without_new_events_none_is_read(query: Query, tmp_path: Path, m
     assert_same_rows(windows.answer(twin, marked, drained=True), run.answers().rows["q"], about=query.name)
 
 
-def test_of_sessions_that_go_on_none_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_sessions_that_continue_none_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     merge, read = sessions.merge_atoms, list[int]()
 
     def counting(pieces: Sequence[Piece], gap_us: int) -> Atoms:

@@ -34,7 +34,7 @@ LARGE = [*range(-2, 3), -(2**63), 2**63 - 1, -(2**62), 2**40]
 
 
 def group_of(dice: random.Random, count: int) -> GroupPlan:
-    """So many queries that differ in their filters: thresholds up and down, with and without a letter beside them."""
+    """Queries that differ only in their filters: thresholds up and down, with and without a letter beside them."""
     v, k = Column("v", "double"), Column("k", "string")
     queries = []
     for position in range(count):

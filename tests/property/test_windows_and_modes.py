@@ -64,7 +64,7 @@ def _of_window(column: str) -> bool:
 def mixed_case(seed: int, events: int, queries: int, epochs: int, era: int = 0) -> Case:
     """Windows and modes at random; of the events many come again, and no others have one time.
 
-    `era`: after so many epochs most keys are other ones, and keys that are texts are the column `k`.
+    `era`: after this many epochs most keys are other ones, and keys that are texts are the column `k`.
     """
     dice = random.Random(seed)
     case, batches, rows = random_case(seed, events, queries, epochs=epochs), [], list[dict[str, Any]]()

@@ -43,7 +43,7 @@ def test_an_epoch_is_a_commit_with_its_number(tmp_path: Path, program: ModuleTyp
     assert window.field("end").type == pa.timestamp("us", "UTC")
 
 
-def test_the_mark_of_a_record_stands_beside_its_commit(tmp_path: Path, program: ModuleType) -> None:
+def test_the_mark_of_a_record_is_stored_with_its_commit(tmp_path: Path, program: ModuleType) -> None:
     log = list(program.make_pond(tmp_path))
     program.bring(tmp_path, program.sink_of(tmp_path, "delta", str(tmp_path / "out")))
     for file in (tmp_path / "cursors").iterdir():

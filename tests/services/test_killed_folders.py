@@ -41,7 +41,7 @@ class Reader(threading.Thread):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["parquet", "json"])
-def test_who_lists_a_folder_during_a_crash_sees_no_half_epoch(
+def test_a_listing_during_a_crash_shows_no_partial_epoch(
     form: str, tmp_path: Path, program: ModuleType, bring_killed: Callable[..., int]
 ) -> None:
     program.make_pond(tmp_path)

@@ -187,7 +187,7 @@ def test_a_server_that_is_killed_and_restarted_loses_and_repeats_nothing(
         assert stored(server, "t") == expected(program, tmp_path)
 
 
-def test_a_publisher_that_was_overtaken_in_a_transaction_holds_up_nobody_for_long(
+def test_a_fenced_publisher_in_a_transaction_delays_others_only_briefly(
     postgres_server: PostgresServer, table: str, tmp_path: Path, program: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres, "SECONDS", 1)
@@ -232,7 +232,7 @@ class Rows:
         return pa.Table.from_pylist([dict(zip(WHOLE.names, row, strict=True)) for row in self._records[entry.n]], WHOLE)
 
 
-def test_a_deleted_row_goes_and_the_last_word_in_an_epoch_counts(postgres_server: PostgresServer, table: str) -> None:
+def test_a_deleted_row_is_removed_and_the_last_change_counts(postgres_server: PostgresServer, table: str) -> None:
     rows = Rows(
         [("a", 1.0, "upsert", 0), ("b", float("nan"), "upsert", 0), (None, 3.0, "upsert", 0), ("", None, "upsert", 0)],
         [("a", 1.0, "delete", 1), (None, 3.0, "delete", 1), ("b", 5.0, "upsert", 1), ("b", 6.0, "upsert", 2)],

@@ -457,7 +457,7 @@ def test_a_node_of_a_cluster_that_starts_empty(redis_installed: None, tmp_path: 
         assert made.shared.note is not None and made.shared.note.startswith(f"{BUCKETS // 3} buckets that")
 
 
-def test_a_view_of_another_log_is_built_anew(redis_server: RedisServer, tmp_path: Path) -> None:
+def test_a_view_of_another_log_is_rebuilt(redis_server: RedisServer, tmp_path: Path) -> None:
     with bench(tmp_path, redis_server) as made:
         made.epochs(2)
         assert made.caught_up()

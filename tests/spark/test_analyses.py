@@ -18,7 +18,7 @@ EVENTS = "CREATE TABLE ev (k STRING, n BIGINT) USING json OPTIONS (path '{}');"
 TEXT = "SELECT n, k FROM STREAM ev"
 
 
-def test_others_go_on_beside_an_analysis(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_analysis_blocks_no_others(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, began, go_on = tmp_path / "in", threading.Event(), threading.Event()
     source.mkdir()
     (source / "1.json").write_text(json.dumps({"k": "a", "n": 1}))

@@ -167,7 +167,7 @@ def test_a_backfill_that_is_requested_before_the_first_read_includes_later_files
 
 
 @pytest.mark.spark
-def test_a_source_is_read_again_while_epochs_go_on(
+def test_a_source_is_read_again_while_epochs_continue(
     spark: SparkSession, tmp_path: Path, expected: dict[str, list[dict[str, Any]]]
 ) -> None:
     epochs = make_input(tmp_path / "made")

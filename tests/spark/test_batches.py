@@ -56,7 +56,7 @@ def test_rows_of_hundreds_of_kilobytes_are_answered_and_so_are_small_ones_after_
     assert set_to[:4] == [bounded, bounded, str(2**31 - 1), str(2**31 - 1)]
 
 
-def test_a_limit_goes_where_rows_are_small_and_parse_and_yours_stays(spark: SparkSession) -> None:
+def test_a_limit_is_set_where_rows_are_small_and_parse_and_a_users_limit_stays(spark: SparkSession) -> None:
     def epoch(events: int, size: int, dead: int = 0) -> EpochRecord:
         counts = {"*": {"events": events, "bytes_read": size}, "q": {"dead": dead}}
         return EpochRecord(n=1, writer="w", prev="", at=0, spark_query="", batch=0, start={}, end={}, counts=counts)

@@ -45,7 +45,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return [row for part in sorted(path.glob("part-*.parquet")) for row in pq.read_table(part).to_pylist()]
 
 
-def test_the_largest_of_all_keys_follow_the_sums_and_a_restart_goes_on(
+def test_the_largest_of_all_keys_follow_the_sums_and_a_restart_continues(
     spark: SparkSession, tmp_path: Path, tmp_pond: Path
 ) -> None:
     text = FILE.format(folder=tmp_path / "in", out=tmp_path)
@@ -76,7 +76,7 @@ def test_the_largest_of_all_keys_follow_the_sums_and_a_restart_goes_on(
         assert "It reads the rows of spend, one epoch after they are committed" in last.text
 
 
-def test_rows_follow_on_a_silent_pond_as_time_goes_on(spark: SparkSession, tmp_path: Path, tmp_pond: Path) -> None:
+def test_rows_follow_on_a_silent_pond_as_time_continues(spark: SparkSession, tmp_path: Path, tmp_pond: Path) -> None:
     write(tmp_path / "in", "1.json", [(1, "a", 5), (12, "c", 101)])
     write(tmp_path / "in", "2.json", [(61, "a", 7)])
     with Pond(spark, tmp_pond, instances=2) as pond:

@@ -651,7 +651,7 @@ def test_a_pond_that_waits_for_input_continues_when_it_is_opened_again(spark: Sp
     ("end", "files", "at", "merged"),
     [("taken over", 6, 2, 10), ("taken over", 13, 10, 3), ("not copied", 6, 2, 10), ("refused", 6, 2, 10)],
 )
-def test_a_query_that_reads_more_is_started_beside_an_epoch(
+def test_a_successor_that_reads_more_is_started_during_an_epoch(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, files: int, at: int, merged: int
 ) -> None:
     """One that cannot take over leaves nothing behind, and the change is made all the same, or refused.

@@ -436,7 +436,7 @@ def test_a_change_can_be_made_with_the_keyboard(page: Page, served: Served) -> N
     expect(page.get_by_role("region", name="Rows")).to_be_visible()
 
 
-def test_a_page_of_a_standby_refuses_changes_and_goes_on_when_it_leads(page: Page, served: Served) -> None:
+def test_a_page_of_a_standby_refuses_changes_and_continues_when_it_leads(page: Page, served: Served) -> None:
     """It has the session of the leader's page, because both services have the same token."""
     with served.standby() as standby:
         go(page, served, "", "Overview")
@@ -479,7 +479,7 @@ def test_sign_out_ends_the_session(chromium: Browser, served: Served) -> None:
     context.close()
 
 
-def test_a_page_goes_on_with_the_next_leader(page: Page, served: Served) -> None:
+def test_a_page_continues_with_the_next_leader(page: Page, served: Served) -> None:
     go(page, served, "", "Overview")
     served.kill()
     expect(page.get_by_text("Connection lost.")).to_be_visible()

@@ -276,7 +276,7 @@ def test_a_killed_worker_ends_the_others_and_costs_no_row(
     )
 
 
-def test_what_is_not_keyed_at_all_goes_through_the_shuffle(
+def test_events_of_an_unkeyed_topic_go_through_the_shuffle(
     spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     produce(kafka_server, topic, events(5, 0, 200))

@@ -47,7 +47,7 @@ def rows_of(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("golden", PONDS, ids=lambda path: path.name)
-def test_a_pond_of_an_earlier_release_goes_on(spark: SparkSession, here: Path, golden: Path) -> None:
+def test_a_pond_of_an_earlier_release_continues(spark: SparkSession, here: Path, golden: Path) -> None:
     copied(golden, here)
     expected = json.loads((golden / "expected.json").read_text())
     text, newest = (here / "pond.sql").read_text(), max((here / "in").iterdir())

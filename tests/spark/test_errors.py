@@ -350,7 +350,7 @@ def _end_workers(spark: SparkSession) -> None:
         time.sleep(0.01)
 
 
-def test_a_worker_without_room_says_so_and_a_later_run_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_worker_without_room_says_so_and_a_later_run_continues(spark: SparkSession, tmp_path: Path) -> None:
     events(tmp_path / "in" / "0.parquet", 0, 50_000)
     text = file_of(tmp_path)
     _warm(spark)

@@ -396,7 +396,7 @@ LATER = """SELECT k, window(ts, '1 minute') AS w, sum(v) AS total
 FROM STREAM ev WATERMARK ts DELAY OF INTERVAL 0 SECONDS GROUP BY ALL"""
 
 
-def test_a_backfill_on_a_host_that_comes_later_goes_through_the_store_and_survives_a_decommissioned_executor(
+def test_a_backfill_on_a_later_host_uses_the_store_and_survives_a_decommissioned_executor(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     with RedisServer(tmp_path / "redis", host=cluster.hosts[0]) as server:

@@ -178,7 +178,7 @@ def test_a_cluster_with_tls_and_passwords_is_reached_by_its_name(
     )
 
 
-def test_what_retention_deleted_is_a_gap_until_one_goes_on_without_it(
+def test_what_retention_deleted_is_a_gap_until_one_continues_without_it(
     spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path
 ) -> None:
     given = events(5, 300)

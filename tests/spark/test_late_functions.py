@@ -86,7 +86,7 @@ def test_a_derived_stream_that_hangs_ends_the_queries_that_read_it(
             assert max(pond.table(name).column(0).to_pylist(), default=0) <= 41, "it was called after its quarantine"
 
 
-def test_a_query_that_reads_other_columns_of_the_derived_stream_goes_on(
+def test_a_query_that_reads_other_columns_of_the_derived_stream_continues(
     rows: DataFrame, spark: SparkSession, tmp_path: Path
 ) -> None:
     made = column(rows)
@@ -101,7 +101,7 @@ def test_a_query_that_reads_other_columns_of_the_derived_stream_goes_on(
 
 
 @pytest.mark.parametrize("form", ["plain", "derived"])
-def test_a_shadow_that_hangs_is_discarded_and_its_query_goes_on(
+def test_a_shadow_that_hangs_is_discarded_and_its_query_continues(
     form: str, rows: DataFrame, spark: SparkSession, tmp_path: Path
 ) -> None:
     first = rows if form == "plain" else rows.unionAll(rows.where("n < 0"))

@@ -288,7 +288,7 @@ def test_a_text_too_long_for_a_recursive_pattern_is_dead(spark: SparkSession, tm
     assert dead == {"constant": 1, "nested": 1, "column": 1, "replaced": 0, "plain": 0}
 
 
-def test_a_function_that_hangs_makes_its_events_dead_and_other_queries_go_on(
+def test_a_function_that_hangs_makes_its_events_dead_and_other_queries_continue(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(user_scalars, "CALL_SECONDS", 1.0)

@@ -157,7 +157,7 @@ def test_a_table_is_read_again_when_its_file_has_changed(spark: SparkSession, tm
     spark.catalog.dropTempView("computed")
 
 
-def test_whose_broadcasts_are_kept(spark: SparkSession, tmp_path: Path) -> None:
+def test_which_broadcasts_are_kept(spark: SparkSession, tmp_path: Path) -> None:
     """Those of tables that Spark's own operators and functions compute from files that it must read completely."""
     session, jvm = reading_session(spark), spark._jvm
     assert jvm is not None and load_class(spark, "millpond.TableBroadcasts")
@@ -193,7 +193,7 @@ def test_whose_broadcasts_are_kept(spark: SparkSession, tmp_path: Path) -> None:
     assert count(files) == 1
 
 
-def test_a_table_of_a_database_is_read_anew_in_every_epoch(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_table_of_a_database_is_read_again_in_every_epoch(spark: SparkSession, tmp_path: Path) -> None:
     """Apache Derby, which comes with Spark."""
     write_epochs(tmp_path, 3)
     jvm, url = spark._jvm, f"jdbc:derby:{tmp_path}/db"
@@ -222,7 +222,7 @@ def test_a_table_of_a_database_is_read_anew_in_every_epoch(spark: SparkSession, 
         assert labels(pond, "filtered") == {1: [None, None], 2: [None, None], 3: [None, "new"]}
 
 
-def test_a_table_that_is_gone_ends_the_run_and_the_next_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_table_that_is_gone_ends_the_run_and_the_next_continues(spark: SparkSession, tmp_path: Path) -> None:
     """Spark would list it as one without rows. Committed results are not affected; a run begins with a new list."""
     write_epochs(tmp_path, 4)
     table = tmp_path / "dim"
@@ -297,7 +297,7 @@ def spending(spark: SparkSession, folder: Path) -> None:
         pond.run(once=True)
 
 
-def test_the_latest_rows_of_another_pond_are_read_anew_in_every_epoch(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_latest_rows_of_another_pond_are_read_again_in_every_epoch(spark: SparkSession, tmp_path: Path) -> None:
     pay(tmp_path, "a", [("c1", 5.0, 1), ("c1", 2.0, 2), ("c2", 7.0, 3), ("c1", 1.0, 12), ("c9", 9.0, 21)])
     spending(spark, tmp_path)
 
@@ -340,7 +340,7 @@ def test_the_latest_rows_of_another_pond_are_read_anew_in_every_epoch(spark: Spa
     }  # fmt: skip
 
 
-def test_rows_that_nobody_serves_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_tables_over_rows_that_are_not_served_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     pay(tmp_path, "a", [("c1", 5.0, 1)])
     spending(spark, tmp_path)
     path = f"path '{tmp_path}/first'"

@@ -164,7 +164,7 @@ def test_a_repeated_value_does_not_emit_an_unchanged_row_again(spark: SparkSessi
         assert pond.table("counted").num_rows == 6
 
 
-def test_updates_without_a_watermark_are_those_of_all_events_and_go_on_after_a_restart(
+def test_updates_without_a_watermark_are_those_of_all_events_and_continue_after_a_restart(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     epochs = make_files(tmp_path / "in")

@@ -147,7 +147,7 @@ def test_every_host_reads_the_files_that_no_other_has_read(spark: SparkSession, 
     assert count == 7 * 4 + 3 * 2
 
 
-def test_sources_that_are_no_files_go_on(
+def test_sources_that_are_no_files_continue(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     kinds = {"numbers": "millpond_numbers:KIND"}

@@ -28,7 +28,7 @@ def run(folder: Path, *text: str) -> tuple[str, dict[str, str]]:
 
 
 @pytest.mark.timeout(600)
-def test_a_query_that_ends_the_jvm_or_never_ends_an_epoch_is_quarantined_and_the_pond_goes_on(tmp_path: Path) -> None:
+def test_a_query_that_kills_the_jvm_or_blocks_an_epoch_is_quarantined_and_the_pond_continues(tmp_path: Path) -> None:
     def more(name: str, first: int, **values: str) -> None:
         lines = (json.dumps({"k": "abc", "n": n, "p": "b"} | values) for n in range(first, first + 20))
         (tmp_path / name).write_text("\n".join(lines))

@@ -153,7 +153,7 @@ def test_the_whole_folder_is_restored_from_an_older_copy(spark: SparkSession, ba
     check_right(base)
 
 
-def test_a_log_that_is_older_than_the_checkpoint_alone_goes_on(spark: SparkSession, base: Path) -> None:
+def test_a_log_that_is_older_than_the_checkpoint_alone_continues(spark: SparkSession, base: Path) -> None:
     newest = log_of(base)[-1]
     for left in (newest, *(base / "out").glob(f"*/part-{newest.name}*"), *(base / "out").glob("*/_millpond_cursor")):
         left.unlink()
@@ -189,7 +189,7 @@ def one_bit_inside(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [missing, empty, halved, one_bit, one_bit_inside])
-def test_a_damaged_checkpoint_is_made_anew(spark: SparkSession, base: Path, damage: Callable[[Path], None]) -> None:
+def test_a_damaged_checkpoint_is_recreated(spark: SparkSession, base: Path, damage: Callable[[Path], None]) -> None:
     files = [path for path in (base / "pond" / "spark").rglob("*") if path.is_file()]
     assert {path.parent.name for path in files} >= {"offsets", "commits", "ev"}
     for path in files:
@@ -200,7 +200,7 @@ def test_a_damaged_checkpoint_is_made_anew(spark: SparkSession, base: Path, dama
     check_right(base, FILES + 1)
 
 
-def test_another_host_goes_on_with_the_log_alone(spark: SparkSession, base: Path) -> None:
+def test_another_host_continues_with_the_log_alone(spark: SparkSession, base: Path) -> None:
     """At each step, a host opens the pond that has nothing but what the log needs."""
     for files in range(FILES, FILES + 3):
         for derived in ("pond/spark", "cache", "pond/view", *(("pond/manifest",) if files % 2 else ())):

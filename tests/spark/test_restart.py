@@ -119,7 +119,7 @@ minutes. With the usual times only failures make it start anew, however busy the
 
 
 @pytest.mark.timeout(900)
-def test_a_lone_leader_whose_java_or_python_daemon_fails_or_is_suspended_starts_itself_anew(tmp_path: Path) -> None:
+def test_a_lone_leader_whose_java_or_python_daemon_fails_or_is_suspended_restarts_itself(tmp_path: Path) -> None:
     service = Service(tmp_path)
     add_file(tmp_path, 0)
     add_file(tmp_path, 1)

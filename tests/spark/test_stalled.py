@@ -90,7 +90,7 @@ def test_a_run_ends_with_its_java_if_the_check_of_its_input_never_does(spark: Sp
 
 
 @pytest.mark.timeout(600)
-def test_a_leader_ends_a_new_query_with_which_an_epoch_never_ends_and_the_standby_goes_on(
+def test_a_new_query_that_blocks_an_epoch_is_quarantined_and_the_standby_continues(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     (tmp_path / "in").mkdir()

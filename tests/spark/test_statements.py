@@ -349,7 +349,7 @@ INSERT INTO ids SELECT id, dt FROM STREAM tx;
 
 
 @pytest.mark.slow
-def test_statements_of_a_spark_user_make_queries_that_go_on(spark: SparkSession, tmp_path: Path) -> None:
+def test_statements_of_a_spark_user_make_queries_that_continue(spark: SparkSession, tmp_path: Path) -> None:
     """Partition columns come from the folders' names; a second run has the same queries."""
     for day in (1, 2):
         folder = tmp_path / "tx" / f"dt=2026-01-0{day}"

@@ -26,7 +26,7 @@ def steps_in_the_code() -> Counter[str]:
     return Counter(call.args[0].value for call in calls if isinstance(call.args[0], ast.Constant))
 
 
-def test_each_step_stands_in_the_code_once() -> None:
+def test_each_fault_point_is_in_the_code_once() -> None:
     assert steps_in_the_code() == Counter(STEPS)
 
 

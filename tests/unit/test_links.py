@@ -121,7 +121,7 @@ def test_a_link_that_somebody_else_made_is_refused(linked: Linked, name: str, mo
     assert sorted(linked.outside.iterdir()) == before
 
 
-def test_a_store_behind_somebody_elses_link_is_not_opened(linked: Linked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_behind_a_link_of_another_user_is_not_opened(linked: Linked, monkeypatch: pytest.MonkeyPatch) -> None:
     (linked.outside / "empty").touch()
     (linked.outside / "rows.lmdb").symlink_to(linked.outside / "empty")
     monkeypatch.setattr(local_path, "_maker", lambda path: os.getuid() + 1)

@@ -1,4 +1,4 @@
-"""Tells masters whose tasks run in the driver's process from those with executors of their own."""
+"""Distinguishes masters whose tasks run in the driver's process from those with executors."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ from millpond.tokens import writer_token
 S = 1_000_000
 STREAM = Stream("tx", (Field("ts", "timestamp"), Field("k", "string"), Field("v", "bigint")))
 KEYS = 5000
-"""So many that their table is cached."""
+"""Enough for their table to be cached."""
 
 
 def missing(path: Path) -> None:
@@ -244,7 +244,7 @@ def test_the_lock_of_the_view_is_made_again(tmp_path: Path, damage: Damage) -> N
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_dead_letters_and_whose_they_are(tmp_path: Path, damage: Damage) -> None:
+def test_damaged_files_of_dead_letters_are_reported(tmp_path: Path, damage: Damage) -> None:
     folder = tmp_path / "dead"
     rows = RowsReader(lambda *_: pa.py_buffer(b""))
     sink = FolderSink(dead_letters_of("tx"), "p", address_of(folder), format_of(Sink("parquet")), rows)

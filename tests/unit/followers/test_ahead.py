@@ -183,7 +183,7 @@ def test_a_sink_with_rows_of_lost_records_is_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_sink_whose_record_is_another_one_now_is_given_nothing(
+def test_a_sink_whose_record_was_replaced_gets_no_rows(
     pond: Any, make_row: Any, places: dict[str, Place], kind: str
 ) -> None:
     place = places[kind]

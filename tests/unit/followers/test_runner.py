@@ -169,7 +169,7 @@ def test_failing_follower_waits_twice_as_long_each_time(
     assert caplog.messages == [f"{status.name} fails: no luck with 0", f"{status.name} continues after 6 failures."]
 
 
-def test_failing_follower_stops_nobody(start: Any, head: int) -> None:
+def test_a_failing_follower_does_not_stop_others(start: Any, head: int) -> None:
     bad, good = Recorder("bad"), Recorder("good")
     bad.failures = 1_000_000
     runner = start(bad, good, first_delay=0.001, longest_delay=0.01)
@@ -266,7 +266,7 @@ class Connected(Recorder):
         raise OSError("gone already")
 
 
-def test_who_is_driven_no_more_lets_go_of_what_it_holds(start: Any, head: int) -> None:
+def test_a_removed_follower_releases_its_resources(start: Any, head: int) -> None:
     leaves, stays = Connected("leaves"), Connected("stays")
     leaves.go_on.clear()
     runner = start(leaves, stays)
@@ -302,7 +302,7 @@ def at_work(start: Any, head: int) -> tuple[Any, Recorder]:
     return runner, slow
 
 
-def test_a_runner_that_never_started_lets_go_of_its_followers(start: Any) -> None:
+def test_a_runner_that_never_started_releases_its_followers(start: Any) -> None:
     follower = Connected("read")
     assert start(follower, running=False).stop()
     assert follower.closed == [False]
@@ -319,7 +319,7 @@ def test_remove_waits_for_the_record_at_hand(start: Any, head: int) -> None:
     assert slow.at == at
 
 
-def test_forget_waits_for_nobody(start: Any, head: int) -> None:
+def test_forget_does_not_wait(start: Any, head: int) -> None:
     runner, slow = at_work(start, head)
     at = len(slow.applied)
     runner.forget("slow")
@@ -425,7 +425,7 @@ class Waiting(Recorder):
         self.interrupted.set()
 
 
-def test_an_impatient_wait_ends_when_all_that_are_behind_keep_failing(start: Any, head: int) -> None:
+def test_an_impatient_wait_ends_when_all_lagging_followers_keep_failing(start: Any, head: int) -> None:
     waiting, other = Waiting("waiting"), Recorder("other")
     runner = start(waiting, other, first_delay=0.001)
     runner.notify(head)

@@ -60,7 +60,7 @@ def answered(aggregate: Aggregate, slots: np.ndarray, codes: np.ndarray, size: i
 
 
 @given(st.floats(), st.integers(1, FINEST_BITS))
-def test_a_number_is_within_the_error_of_what_its_bin_stands_for(number: float, bits: int) -> None:
+def test_a_number_is_within_the_error_of_its_bin(number: float, bits: int) -> None:
     (middle,) = midpoints(codes_of([number], "double"), bits)
     if math.isnan(number):
         assert math.isnan(middle)

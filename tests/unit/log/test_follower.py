@@ -62,7 +62,7 @@ def test_every_record_is_applied_once_in_order_with_the_manifest_that_includes_i
     assert len(table.shown) == 5
 
 
-def test_a_limit_lets_others_have_their_turn() -> None:
+def test_a_limit_gives_every_client_a_turn() -> None:
     log, manifests = stored(HISTORY)
     table = Table()
     driver = Pump(table.name)
@@ -71,7 +71,7 @@ def test_a_limit_lets_others_have_their_turn() -> None:
 
 @pytest.mark.parametrize("cursor", range(-1, 5))
 @pytest.mark.parametrize("with_manifest", [False, True])
-def test_a_new_pump_goes_on_from_the_stored_cursor(cursor: int, with_manifest: bool) -> None:
+def test_a_new_pump_continues_from_the_stored_cursor(cursor: int, with_manifest: bool) -> None:
     log, manifests = stored(HISTORY)
     if with_manifest:
         manifests.save(fold_all(Manifest(), [decode(data) for data in HISTORY[:3]]))

@@ -167,7 +167,7 @@ def test_an_inline_delta_is_cut_from_the_body_and_checked() -> None:
 
 
 @given(st.data(), st.booleans())
-def test_no_changed_byte_goes_unnoticed(data: st.DataObject, bare: bool) -> None:
+def test_every_changed_byte_is_detected(data: st.DataObject, bare: bool) -> None:
     whole = encode(EPOCH, INLINE_DELTA)
     whole = bytearray((without_body(whole) if bare else None) or whole)
     position = data.draw(st.integers(0, len(whole) - 1))
@@ -177,7 +177,7 @@ def test_no_changed_byte_goes_unnoticed(data: st.DataObject, bare: bool) -> None
 
 
 @given(st.integers(0, len(encode(EPOCH, INLINE_DELTA)) - 1))
-def test_no_missing_tail_goes_unnoticed(size: int) -> None:
+def test_every_missing_tail_is_detected(size: int) -> None:
     with pytest.raises(CorruptError):
         decode(encode(EPOCH, INLINE_DELTA)[:size])
 

@@ -33,7 +33,7 @@ def test_of_several_bases_the_longest_retention_applies_and_edges_fit_each() -> 
     assert inheriting(DERIVED, [Stream("tx", FIELDS)], {"k"}) == DERIVED
 
 
-def test_a_pond_of_an_earlier_version_goes_on_without() -> None:
+def test_a_pond_of_an_earlier_version_continues_without() -> None:
     query = Selection("q", DERIVED.name, (Named("k", Column("k", "string")),))
     known = PondSpec.of((DERIVED,), [query], 1)
     found = checked_spec(address_of(Path("x"), "The pond"), known, [query], [inheriting(DERIVED, [BASE], {"k"})], 1, {})

@@ -48,7 +48,7 @@ def test_an_even_load_is_met_once_and_then_nothing_changes(load: float, instance
 
 
 @given(st.lists(st.sampled_from([0.9, 1.6]), min_size=20, max_size=60), st.integers(1, 8))
-def test_a_load_that_goes_up_and_down_does_not_make_it_flap(loads: list[float], instances: int) -> None:
+def test_an_oscillating_load_does_not_make_it_flap(loads: list[float], instances: int) -> None:
     counts = played(loads, instances)
     changed = [i for i, (old, new) in enumerate(zip([instances, *counts], counts, strict=False)) if old != new]
     assert all(after - before >= POLICY.cooldown_us for before, after in pairwise(changed))

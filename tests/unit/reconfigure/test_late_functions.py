@@ -70,13 +70,13 @@ def _halts(make: object) -> bool:
         (owner_in("other", "x"), set()),
     ],
 )
-def test_who_ends_by_what_calls_the_function(owner: str, ended: set[str]) -> None:
+def test_the_owner_of_late_calls_decides_which_queries_end(owner: str, ended: set[str]) -> None:
     calls = Calls()
     assert calls.epoch(owner, 2) == set()
     assert calls.epoch(owner, 1) == ended
 
 
-def test_an_epoch_without_a_late_call_begins_the_count_anew() -> None:
+def test_an_epoch_without_a_late_call_restarts_the_count() -> None:
     calls = Calls()
     assert [calls.epoch(KEY, late) for late in (2, 0, 2)] == [set()] * 3
     assert calls.epoch(KEY, 1) == {"halt calling"}

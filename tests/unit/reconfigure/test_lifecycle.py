@@ -345,7 +345,7 @@ def row(second: float, **more: Any) -> dict[str, Any]:
     return dict.fromkeys(field.name for field in STREAM.columns) | {"ts": int(second * SECOND), **more}
 
 
-def test_a_stream_is_observed_while_nobody_asks_for_its_times(tmp_path: Path) -> None:
+def test_a_stream_is_observed_while_its_times_are_not_requested(tmp_path: Path) -> None:
     pond = ChangingPond(tmp_path, [STREAM], [COUNT, EACH])
     pond.epoch({STREAM.name: [table_of([row(1, g=1)])]})
     pond.change(validate.drop(KnownPond(pond.spec, pond.manifest), "count"))
@@ -360,14 +360,14 @@ def test_a_stream_is_observed_while_nobody_asks_for_its_times(tmp_path: Path) ->
     assert in_force(pond.manifest) == pond.spec and {one.name for one in current(pond.spec)} == {"count", "each"}
 
 
-def test_windows_over_events_whose_times_nobody_knew_are_refused(tmp_path: Path) -> None:
+def test_windows_over_events_with_unknown_times_are_refused(tmp_path: Path) -> None:
     pond = ChangingPond(tmp_path, [STREAM], [EACH])
     pond.epoch({STREAM.name: [table_of([row(1)])]})
     with pytest.raises(ChangeRefused, match="before any query needed their times"):
         validate.add(KnownPond(pond.spec, pond.manifest), COUNT)
 
 
-def test_times_that_nobody_knew_are_limited_by_the_clock(tmp_path: Path) -> None:
+def test_unknown_times_are_limited_by_the_clock(tmp_path: Path) -> None:
     pond = ChangingPond(tmp_path, [STREAM], [COUNT])
     pond.epoch({STREAM.name: [table_of([row(7)])]})
     other = replace(STREAM, name="other", made_of=Derivation("other", (STREAM.name,), "digest"))

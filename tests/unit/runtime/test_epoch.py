@@ -97,7 +97,7 @@ def test_watermarks_come_from_the_manifest() -> None:
     assert (len(task.owners), task.instances, task.quarantined) == (64, 2, frozenset({"ten"}))
 
 
-def test_a_watermark_never_goes_back() -> None:
+def test_a_watermark_never_decreases() -> None:
     mark = Watermark(10, 7)
     assert mark.advanced(9) == mark.advanced(None) == mark
     assert mark.advanced(20) == Watermark(20, 7)
@@ -239,7 +239,7 @@ def test_rows_of_a_query_that_is_quarantined_in_the_same_epoch_are_not_counted()
     }
 
 
-def test_a_reason_of_an_instance_goes_before_the_usual_one() -> None:
+def test_a_reason_of_an_instance_takes_precedence() -> None:
     task = fold_task(SETTING, run(Manifest()), "w")
     deltas = [
         receipt(0, b"", counts={"raised:ten": 1}, reasons={"ten": "[MP-FUNCTION] f@1 raised, for the key [1]."}),

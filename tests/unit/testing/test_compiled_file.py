@@ -53,13 +53,13 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     return Desk(tmp_path, monkeypatch)
 
 
-def test_what_lies_beside_is_used_while_it_is_of_the_text(desk: Desk) -> None:
+def test_the_compiled_file_is_used_while_it_matches_the_text(desk: Desk) -> None:
     desk.beside.write_text(CURRENT)
     assert "spend" in {query.name for query in load_compiled(desk.sql).spec.queries}
     assert not desk.called
 
 
-def test_what_lies_beside_is_made_again_when_the_text_changed(desk: Desk) -> None:
+def test_the_compiled_file_is_rebuilt_when_the_text_changed(desk: Desk) -> None:
     desk.beside.write_text(CURRENT)
     desk.sql.write_text(SHOP.read_text() + "-- changed\n")
     desk.play_compiler()
@@ -77,7 +77,7 @@ def test_another_version_compiles_again(desk: Desk) -> None:
     assert len(desk.called) == 1
 
 
-def test_without_a_file_beside_the_cache_of_the_user_is_used(desk: Desk) -> None:
+def test_without_a_compiled_file_the_users_cache_is_used(desk: Desk) -> None:
     desk.play_compiler()
     load_compiled(desk.sql)
     load_compiled(desk.sql)

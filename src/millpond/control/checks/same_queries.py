@@ -43,13 +43,14 @@ def checked_spec(
         recorded = {stream.name: stream for stream in known.streams}
         declared = [_continued(stream, recorded.get(stream.name, stream)) for stream in declared]
     spec = PondSpec.of(tuple(stream for stream in declared if stream.name in used), queries, instances)
-    if known is not None and not _alike(visible(known).meaning, spec.meaning):
-        raise _foreign(path, visible(known), spec)
+    if known is not None and not _equal_specs(visible(known).meaning, spec.meaning):
+        raise _foreign_pond_error(path, visible(known), spec)
     if known is not None and not (
         isinstance(known.changed, msgspec.UnsetType) and visible(known).meaning == spec.meaning
     ):
         now = {stream.name: stream for stream in declared if stream.source is not None}
-        return msgspec.structs.replace(known, streams=tuple(_read_as(one, now.get(one.name)) for one in known.streams))
+        streams = tuple(_with_declared_source(one, now.get(one.name)) for one in known.streams)
+        return msgspec.structs.replace(known, streams=streams)
     return msgspec.structs.replace(spec, changed=ChangeEffects(parameters=dict(parameters))) if parameters else spec
 
 
@@ -57,7 +58,7 @@ def _continued(declared: Stream, recorded: Stream) -> Stream:
     return recorded if declared.derived is not None else declared.continuing(recorded)
 
 
-def _read_as(recorded: Stream, now: Stream | None) -> Stream:
+def _with_declared_source(recorded: Stream, now: Stream | None) -> Stream:
     """The recorded stream with what a declaration may change."""
     if now is None:
         return recorded
@@ -73,7 +74,7 @@ def with_relations(spec: PondSpec, declared: Sequence[Relation]) -> PondSpec:
     return msgspec.structs.replace(spec, named=named or msgspec.UNSET)
 
 
-def _alike(known: PondSpec, given: PondSpec) -> bool:
+def _equal_specs(known: PondSpec, given: PondSpec) -> bool:
     """Whether two specs are equal apart from backticks around names of struct fields, which older ponds do not have."""
     return known == given or _unquoted(known) == _unquoted(given)
 
@@ -101,7 +102,7 @@ def spec_to_claim(loaded: Manifest, spec: PondSpec, manifest: Manifest) -> str:
     return to_json(spec)
 
 
-def _foreign(path: Address, known: PondSpec, given: PondSpec) -> ForeignPondError:
+def _foreign_pond_error(path: Address, known: PondSpec, given: PondSpec) -> ForeignPondError:
     """The error that an existing pond has other queries, streams or instances than given, and how to change it."""
     has = f"The pond in {path} has {_listed([query.name for query in known.all_queries])}"
     old, new = ({query.name: query for query in spec.meaning.all_queries} for spec in (known, given))

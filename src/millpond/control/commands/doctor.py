@@ -103,7 +103,7 @@ def examine(target: Target, clock: Clock = lap_us) -> Iterator[Check]:
     yield from check_place(target, clock)
 
 
-def say_check(console: Console, check: Check) -> None:
+def print_check(console: Console, check: Check) -> None:
     """Print one check as a line, in colour on a terminal, and the advice below it."""
     style = {"ok": "green", "warning": "yellow", "problem": "red"}[check.verdict]
     console.print(f"{check.verdict:<8}", style=style, end="")

@@ -26,7 +26,7 @@ from millpond.control.wiring.pond_reader import read_truth
 from millpond.control.wiring.stores_and_followers import checked_store
 from millpond.control.wiring.truth import holds_pond
 from millpond.errors import ForeignPondError, MillpondError
-from millpond.gc_freeze import pass_by_what_is_loaded
+from millpond.gc_freeze import freeze_loaded_objects
 from millpond.log.locations.address import Address, Given
 from millpond.model.expressions import plain_of
 from millpond.plan.options.live_parameters import Constant
@@ -148,7 +148,7 @@ def _run(settings: Run, steps: Steps, *, once: bool, drain: bool) -> int:
         pond.open()
         for said in (*parameter_notes(pond.params(), settings.parameters), *unencrypted()):
             say(said)
-        pass_by_what_is_loaded()
+        freeze_loaded_objects()
         steps.rest()
         try:
             with shown[0] as progress, signals.stopping(pond.stop):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 
-from millpond.control.diagnose.why_report import what_it_computes
+from millpond.control.diagnose.why_report import computation_text
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
 from millpond.plan.explain.amounts import count_of
@@ -38,4 +38,4 @@ def queries_table(title: str, queries: QueryList) -> str:
 
 
 def _cells(query: AnyQuery, labels: Mapping[str, str]) -> tuple[str, ...]:
-    return query.name, relabelled(what_it_computes(query), labels), query.sink.format, "yes" if query.serve else ""
+    return query.name, relabelled(computation_text(query), labels), query.sink.format, "yes" if query.serve else ""

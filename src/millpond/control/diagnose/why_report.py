@@ -57,7 +57,7 @@ def draw(why: Why, width: int = _WIDTH) -> str:
     return "\n".join(lines) + "\n"
 
 
-def what_it_computes(query: AnyQuery) -> str:
+def computation_text(query: AnyQuery) -> str:
     """A query in a few words: its stream, grouping and window, or its join."""
     if isinstance(query, Selection):
         return f"{query.stream}, stateless"
@@ -72,7 +72,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 def _title(facts: Facts) -> str:
     query = facts.query
-    computes = relabelled(what_it_computes(query), dict(facts.labels))
+    computes = relabelled(computation_text(query), dict(facts.labels))
     return f"{query.name}: {computes}, to {query.sink.format}, as of record {facts.n}"
 
 

@@ -399,10 +399,10 @@ class Lifetime:
         elif isinstance(change, Promote):
             declared.remember(declared.queries[change.name])
         elif isinstance(change, Discard):
-            attached.compare_no_more(change.name)
+            attached.stop_comparing(change.name)
         elif isinstance(change, Drop):
-            attached.compare_no_more(change.name)
-            attached.leave(query_of(before, change.name), n)
+            attached.stop_comparing(change.name)
+            attached.detach(query_of(before, change.name), n)
             with declared.front.lock:
                 declared.front.forget(change.name)
                 declared.front.forget_rows(change.name)

@@ -78,7 +78,7 @@ class AttachedSinks:
             self._runners.first.add(follower)
 
     def _followers(self, query: AnyQuery, since: int) -> list[Follower]:
-        query = self._at_home(query)
+        query = self._with_absolute_paths(query)
         made: list[Follower] = []
         if not query.sink.goes_nowhere:
             rows, tables, opens = self._rows, self.tables, self._opens
@@ -127,11 +127,11 @@ class AttachedSinks:
             ForeignPondError, PlaceError: a folder does not fit.
         """
         known = self._runners.cursors()
-        for follower in self._of_letters(streams, since):
+        for follower in self._letter_followers(streams, since):
             if follower.name not in known:
                 self._runners.first.add(follower)
 
-    def _of_letters(self, streams: Iterable[Stream], since: int = NOTHING_APPLIED) -> list[Follower]:
+    def _letter_followers(self, streams: Iterable[Stream], since: int = NOTHING_APPLIED) -> list[Follower]:
         return [
             dead_letter_follower(
                 stream.name,
@@ -145,7 +145,7 @@ class AttachedSinks:
             if (sink := stream.on_malformed.sink) is not None
         ]
 
-    def _at_home(self, query: AnyQuery) -> AnyQuery:
+    def _with_absolute_paths(self, query: AnyQuery) -> AnyQuery:
         """The query with absolute paths of its sinks, which do not depend on the current folder."""
         home = self._homes.get(query.name)
         query = msgspec.structs.replace(query, sink=_placed(query.sink, home))
@@ -163,8 +163,8 @@ class AttachedSinks:
                 store to serve from.
             UnsupportedQuery, ForeignPondError, PlaceError: a sink does not fit.
         """
-        self.reap()
-        query = self._at_home(query)
+        self.remove_finished()
+        query = self._with_absolute_paths(query)
         if any(name in self._leaving for name in _names(query)):
             raise ChangeRefused(
                 f"The last rows of a query {query.name} that was dropped are on their way to its sink.",
@@ -185,7 +185,7 @@ class AttachedSinks:
         let_go(sink_follower(query, self._pond, rows, self._cursors, opens=self._opens, functions=self._functions))
         if query.late_sink is not None:
             let_go(sink_follower(query, self._pond, late, self._cursors, late=True))
-        for follower in self._of_letters(streams):
+        for follower in self._letter_followers(streams):
             let_go(follower)
 
     def _serve(self, query: AnyQuery) -> None:
@@ -209,21 +209,21 @@ class AttachedSinks:
         self.compared[name] = ShadowComparison(name, shadow_name(name), self._read, since)
         self._runners.first.add(self.compared[name])
 
-    def compare_no_more(self, name: str) -> None:
+    def stop_comparing(self, name: str) -> None:
         """Stop comparing a query with its shadow, and forget their differences."""
         if (found := self.compared.pop(name, None)) is not None:
             self._runners.forget(found.name)  # does not wait, because this is called between two epochs
 
-    def leave(self, query: AnyQuery, n: int) -> None:
+    def detach(self, query: AnyQuery, n: int) -> None:
         """Remove the followers of a query when they have applied record `n`."""
         known = self._runners.cursors()
         self._leaving |= {name: n for name in _names(query) if name in known}
         if self.served.pop(query.name, None) is not None:
             self._unserved[query.name] = n
             self._share()
-        self.reap()
+        self.remove_finished()
 
-    def reap(self) -> None:
+    def remove_finished(self) -> None:
         """Remove the followers of dropped queries that have applied everything they had to."""
         cursors = self._runners.cursors()
         for name, n in [*self._leaving.items()]:

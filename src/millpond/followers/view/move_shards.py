@@ -70,20 +70,20 @@ class ShardMover:
             self._thread.join(timeout)
 
     def _run(self) -> None:
-        while (target := self._next()) is not None:
+        while (target := self._next_target()) is not None:
             try:
                 self._move(target)
             except ChangeRefused:
                 continue  # another request came first
             except Exception as error:  # whatever it is, the plan is in the log, and this thread carries it out
                 self._error = f"; it is tried again: {error}"
-                self._rest(target)
+                self._wait_to_retry(target)
 
-    def _rest(self, target: tuple[str, ...]) -> None:
+    def _wait_to_retry(self, target: tuple[str, ...]) -> None:
         with self._gate:
             self._gate.wait_for(lambda: self._closed or self._target != target, _RETRY_SECONDS)
 
-    def _next(self) -> tuple[str, ...] | None:
+    def _next_target(self) -> tuple[str, ...] | None:
         with self._gate:
             if self._closed or not self._target:
                 self._thread, self._progress, self._error = None, "", ""
@@ -98,7 +98,7 @@ class ShardMover:
             store.check_server(server)
         done, self._error, began = 0, "", lap_us()
         for server, buckets in portions(target):
-            if not self._goes_on(target):
+            if not self._is_current(target):
                 return
             left = time_left(done, len(target), lap_us() - began)
             self._progress = f"hash slots of {done:,} of {len(target):,} buckets are on their shards{left}"
@@ -106,7 +106,7 @@ class ShardMover:
             reached("shards.portion")
             done += len(buckets)
         self._progress = "all hash slots are on their shards"
-        if self._goes_on(target):
+        if self._is_current(target):
             if self._watch is not None:
                 self._watch.arrived()
             self._arrived(target)
@@ -119,7 +119,7 @@ class ShardMover:
             )
         return found
 
-    def _goes_on(self, target: tuple[str, ...]) -> bool:
+    def _is_current(self, target: tuple[str, ...]) -> bool:
         if not self._leads():
             self._closed = True
         return not self._closed and self._target == target

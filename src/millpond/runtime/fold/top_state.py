@@ -1,7 +1,7 @@
 """State of a group with the top events of each key: the earliest one, the latest one, or the first ones by rank.
 
-The event log has these events with their values. Replaced events stay until their section is merged. This does not matter,
-because the top events among all stored events of a key are the same.
+The event log has these events with their values. Replaced events stay in it until their section is merged. This does
+not matter, because the top events among all stored events of a key are the same.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from millpond.log.records import STATE
 from millpond.plan.groups.plan import GroupPlan, Plan, QueryPlan
 from millpond.plan.groups.tallies import keeps_tallies
 from millpond.runtime.event_log.event_aggregates import needs_events
-from millpond.runtime.migration.move_state import keys_and_left
+from millpond.runtime.migration.move_state import key_counts
 from millpond.runtime.task.counters import WHOLE_POND
 from millpond.state.layout.segments import MEASURE_DIGITS, parse_sizes
 
@@ -56,7 +56,7 @@ def costs(plan: Plan, manifest: Manifest, counts: Mapping[str, Mapping[str, int]
     }  # fmt: skip
 
 
-def whole_us(counts: Mapping[str, Mapping[str, int]]) -> int:
+def total_time_us(counts: Mapping[str, Mapping[str, int]]) -> int:
     """The time of all workers in an epoch, in microseconds."""
     whole = counts.get(WHOLE_POND, {})
     return whole.get("gather_us", 0) + whole.get("fold_us", 0)
@@ -73,7 +73,7 @@ def state_of(plan: Plan, manifest: Manifest) -> dict[str, list[LiveSection]]:
 
 
 def _times(plan: Plan, counts: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    names, left = [query.name for query in plan.all_queries], whole_us(counts)
+    names, left = [query.name for query in plan.all_queries], total_time_us(counts)
     times = dict.fromkeys(names, 0)
     for group in plan.groups:
         spent = min(left, counts.get(group.id, {}).get("group_us", 0))
@@ -135,7 +135,7 @@ def staying(plan: Plan, manifest: Manifest, costs: Mapping[str, Cost]) -> dict[s
 
 def _counted(plan: Plan, manifest: Manifest) -> Iterator[tuple[list[str], int, int]]:
     """For each group its queries, the number of keys on its instances, and how many of these have moved away."""
-    keys, left = map(_by_group, keys_and_left(manifest))
+    keys, left = map(_by_group, key_counts(manifest))
     for group in plan.groups:
         yield [query.query.name for query in group.queries], keys[group.id], left[group.id]
 

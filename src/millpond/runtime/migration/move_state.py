@@ -49,19 +49,19 @@ from millpond.state.layout.session_atoms import some_atoms
 from millpond.state.ports.files import Files
 
 
-def keys_and_left(manifest: Manifest) -> tuple[Counter[tuple[int, str]], Counter[tuple[int, str]]]:
+def key_counts(manifest: Manifest) -> tuple[Counter[tuple[int, str]], Counter[tuple[int, str]]]:
     """The number of keys in each instance's dictionary of each group, and how many of these have moved away."""
-    keys, left = Counter[tuple[int, str]](), Counter[tuple[int, str]]()
+    keys, moved = Counter[tuple[int, str]](), Counter[tuple[int, str]]()
     for section in manifest.sections.values():
         if section.kind in ("keys", "left"):
-            (keys if section.kind == "keys" else left)[section.instance, section.group] += section.rows
-    return keys, left
+            (keys if section.kind == "keys" else moved)[section.instance, section.group] += section.rows
+    return keys, moved
 
 
 def shares_here(manifest: Manifest) -> dict[tuple[int, str], float]:
     """The part of an instance's keys of a group that has not moved away; moved keys remain stored until a merge."""
-    keys, left = keys_and_left(manifest)
-    return {place: 1 - left[place] / count for place, count in keys.items() if count}
+    keys, moved = key_counts(manifest)
+    return {place: 1 - moved[place] / count for place, count in keys.items() if count}
 
 
 def moving(plan: Plan) -> list[GroupPlan | SideLog]:

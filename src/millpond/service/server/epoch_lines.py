@@ -48,7 +48,7 @@ class EpochLines:
             if self._clock() >= self._due:
                 self._log()
 
-    def log_rest(self) -> None:
+    def log_remaining(self) -> None:
         """Log what was counted, because the service stops."""
         with self._lock:
             self._log()

@@ -82,7 +82,7 @@ class LeadershipHints:
         self._places.remove_standby(self._me)
         with suppress(OSError):  # a full disk is reported where it matters
             self._beat(0)
-        self._beats = threading.Thread(target=self._go_on, name="millpond-leader", daemon=True)
+        self._beats = threading.Thread(target=self._beat_until_ended, name="millpond-leader", daemon=True)
         self._beats.start()
 
     def leave(self, *, fenced: bool = False) -> None:
@@ -100,7 +100,7 @@ class LeadershipHints:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _go_on(self) -> None:
+    def _beat_until_ended(self) -> None:
         beat = 0
         while not self._ended.wait(self._beat_seconds):
             if self._stalled():

@@ -28,7 +28,7 @@ from millpond.control.stall_limits import TAKE_OVER_SECONDS
 from millpond.control.wiring.stores_and_followers import address_at, checked_store
 from millpond.control.wiring.truth import holds_something, open_truth
 from millpond.errors import SetupError, SparkError
-from millpond.gc_freeze import pass_by_what_is_loaded
+from millpond.gc_freeze import freeze_loaded_objects
 from millpond.log.locations.address import address_of
 from millpond.placement.bucket_stores import check_place
 from millpond.service.api.certificates import speaks_for
@@ -204,7 +204,7 @@ def _serve(
         Entrance(secret, sessions, web.certificate is not None, loaded).add_to(api)
         app = _guarded(api, secret, web, listener.strangers, sessions)
         supervisor = process.supervisor
-        watched = Watchdog(supervisor.count_stalled_look, lambda: _end_or_replace(supervisor, port)).running()
+        watched = Watchdog(supervisor.count_stalled_check, lambda: _end_or_replace(supervisor, port)).running()
         warm = WarmCopies(lambda: None if (found := reader.now()) is None else found[0])
         copying = nullcontext() if address.path else warm.running(lambda: supervisor.role == "standby")
         with (
@@ -217,7 +217,7 @@ def _serve(
             except RestartNeeded:
                 return Restarts(supervisor.restarts, port)
             finally:
-                process.lines.log_rest()
+                process.lines.log_remaining()
                 process.warm_up.wait()
     return None
 
@@ -268,7 +268,7 @@ class _Process:
         for note in unreachable_brokers(pond.streams):
             self._say(str(note))
         self._pond, self._autoscaler = pond, None if settings.autoscale is None else Autoscaler(settings.autoscale)
-        pass_by_what_is_loaded()  # now, rather than while a standby takes over
+        freeze_loaded_objects()  # now, rather than while a standby takes over
         return pond
 
     @explaining()

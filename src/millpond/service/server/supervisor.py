@@ -86,7 +86,7 @@ class Supervisor:
         self._led = self._was_ready = False
         self.restarts, self._stall_reported = restarts, False
         self._deadline = StepDeadline(clock, restarts, epoch_seconds)
-        self._stalled_looks = 0
+        self._stalled_checks = 0
 
     def run(self) -> None:
         """Lead or stand by until `stop`.
@@ -164,13 +164,13 @@ class Supervisor:
         self._stall_reported = found
         return found
 
-    def count_stalled_look(self) -> bool:
+    def count_stalled_check(self) -> bool:
         """Count a look; returns whether this process should end or be replaced because a stall has lasted too long.
 
         To be called once a second. Looks are counted, rather than the time, because a suspended process counts none.
         """
-        self._stalled_looks = self._stalled_looks + 1 if self._deadline.stalled else 0
-        return self._stalled_looks >= RESTART_SECONDS
+        self._stalled_checks = self._stalled_checks + 1 if self._deadline.stalled else 0
+        return self._stalled_checks >= RESTART_SECONDS
 
     def restart_or_error(self) -> StalledError | None:
         """Count a restart of this stalled process; if it was being stopped, return the error to end with instead."""
@@ -187,7 +187,7 @@ class Supervisor:
     @property
     def failure(self) -> Failure | None:
         """The reason why no epochs run now, if any."""
-        if (looks := self._stalled_looks) > 0:
+        if (looks := self._stalled_checks) > 0:
             stall = SparkError("The leader makes no progress.", "See its log; it starts anew if nothing changes.")
             return Failure(stall.code, stall.what, stall.cure, self.restarts, float(RESTART_SECONDS - looks))
         if (failure := self._failure) is None:

@@ -38,7 +38,7 @@ def main() -> None:
     sys.path[:] = without_zips(sys.path)
     for name in MODULES:
         import_module(name)
-    import_module("millpond.gc_freeze").pass_by_what_is_loaded()
+    import_module("millpond.gc_freeze").freeze_loaded_objects()
     import_module("millpond.spark.session.worker").hide_lost_connections()
     import_module("pyspark.daemon").manager()
 

@@ -88,14 +88,14 @@ class WantedStream(NamedTuple):
 
 def with_places(want: WantedStream, homes: Mapping[str, str]) -> WantedStream:
     """The same with absolute paths, which do not depend on the current folder; `homes`: the folder of each query."""
-    stream, derived = _at_home(want.stream, homes), want.derived
+    stream, derived = _with_absolute_path(want.stream, homes), want.derived
     if derived is not None:
-        branches = tuple(branch._replace(base=_at_home(branch.base, homes)) for branch in derived.branches)
+        branches = tuple(branch._replace(base=_with_absolute_path(branch.base, homes)) for branch in derived.branches)
         derived = derived._replace(branches=branches)
     return want._replace(stream=stream, derived=derived)
 
 
-def _at_home(stream: Stream, homes: Mapping[str, str]) -> Stream:
+def _with_absolute_path(stream: Stream, homes: Mapping[str, str]) -> Stream:
     return located(stream, homes.get(dead_letters_of(stream.name), os.curdir))
 
 

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from millpond.errors import MillpondError, SetupError, of_machine
-from millpond.gc_freeze import pass_by_what_is_loaded
+from millpond.gc_freeze import freeze_loaded_objects
 from millpond.version import VERSION
 
 SAME_VERSION_CURE = (
@@ -61,7 +61,7 @@ def worker_task() -> Iterator[None]:
     It gives failures of a full disk or memory a code, because only the text of an error reaches the driver. It excludes
     what the first tasks load from garbage collection, and it suppresses output if the JVM has closed the connection.
     """
-    _keep_what_is_loaded()
+    _freeze_loaded_objects()
     hide_lost_connections()
     try:
         yield
@@ -76,7 +76,7 @@ def worker_task() -> Iterator[None]:
         raise known from error
 
 
-def _keep_what_is_loaded() -> None:
+def _freeze_loaded_objects() -> None:
     """Exclude what the first tasks load from collections.
 
     Spark's worker collects garbage after each of an epoch's four tasks (`pyspark/daemon.py`).
@@ -84,7 +84,7 @@ def _keep_what_is_loaded() -> None:
     global _freezes_left
     if _freezes_left:
         _freezes_left -= 1
-        pass_by_what_is_loaded()
+        freeze_loaded_objects()
 
 
 def hide_lost_connections() -> None:

@@ -66,7 +66,7 @@ def test_a_type_that_spark_cannot_read_is_reported(tmp_path: Path, other: dict[s
     assert str(bad) in caught.value.what and cure in caught.value.cure and "\n" not in str(caught.value)
 
 
-def test_a_column_that_nobody_reads_may_be_anything(tmp_path: Path) -> None:
+def test_a_column_without_readers_may_be_anything(tmp_path: Path) -> None:
     written(tmp_path / "0.parquet", table(v=["x"]))
     assert check_files([reading(tmp_path)._replace(columns=frozenset({"ts", "c"}))]) == []
 

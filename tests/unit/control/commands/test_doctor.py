@@ -193,7 +193,7 @@ def test_a_folder_with_other_files_and_one_that_cannot_be_written(tmp_path: Path
     assert "race" not in checks
 
 
-def test_a_folder_that_lets_two_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_lets_two_creates_succeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def create(self: LocalFolder, name: str, data: bytes) -> bool:
         self.replace(name, data)
         return True
@@ -270,7 +270,7 @@ def test_lines_fit_a_terminal_and_are_complete_in_a_pipe() -> None:
     for terminal in (True, False):
         console = Console(width=80, force_terminal=terminal, color_system=None, soft_wrap=True)
         with console.capture() as printed:
-            doctor.say_check(console, check)
+            doctor.print_check(console, check)
         shown[terminal] = printed.get()
     assert max(map(len, shown[True].splitlines())) <= 80 and shown[True].split() == shown[False].split()
     assert [line[:20].strip() for line in shown[True].splitlines()][1] == "", "it continues below its text"

@@ -69,7 +69,7 @@ def test_the_rate_falls_without_input() -> None:
     assert bench.progress.events_per_second() < before / 10
 
 
-def test_a_watermark_never_goes_back() -> None:
+def test_a_watermark_never_decreases() -> None:
     bench = Bench()
     bench.epoch(1, 1, 100 * SECOND)
     bench.epoch(2, 1, 50 * SECOND)

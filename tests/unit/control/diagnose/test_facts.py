@@ -197,7 +197,7 @@ def test_what_raises_is_dead(folder: Path) -> None:
     assert "all-dead" in bench.texts()
 
 
-def test_what_some_events_lack_is_said_beside_the_rows(folder: Path) -> None:
+def test_missing_columns_of_some_events_are_shown_with_the_rows(folder: Path) -> None:
     bench = Bench(folder, query())
     bench.events([1, None, 100])
     assert bench.texts()["some-lost"].startswith("It did not count 1 of the 3 events read: 1 dead: ts is missing or")
@@ -293,7 +293,7 @@ def test_having_withholds_every_row(folder: Path) -> None:
     assert (bench.facts().recent.counts.withheld, bench.facts().recent.counts.rows) == (3, 1)
 
 
-def test_the_sink_is_behind(folder: Path, tmp_path: Path) -> None:
+def test_the_sink_lags(folder: Path, tmp_path: Path) -> None:
     followed = query(sink=Sink("json", str(tmp_path / "out")))
     bench = Bench(folder, followed)
     bench.events([1, 20])
@@ -345,7 +345,7 @@ class ChainBench(Bench):
         (folder / IDENTITY).write_text("local")
 
 
-def test_what_stands_before_a_query_is_named(folder: Path) -> None:
+def test_why_names_what_upstream_queries_wait_for(folder: Path) -> None:
     bench = ChainBench(folder)
     bench.events([1, 2, 8])
     texts = bench.texts()
@@ -366,7 +366,7 @@ def test_the_newest_time_of_a_union_is_one_that_all_its_branches_have_reached() 
     assert newest_time(union, replace(manifest, max_time={"union": {"rows": 9}})) is None
 
 
-def test_a_query_stands_still_behind_one_that_is_quarantined(folder: Path) -> None:
+def test_a_query_over_a_quarantined_one_does_not_advance(folder: Path) -> None:
     bench = ChainBench(folder, raises=True)
     bench.events([1, 2, 8])
     bench.events([300])

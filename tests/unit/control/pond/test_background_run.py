@@ -54,7 +54,7 @@ def test_a_pond_runs_in_the_background_until_it_is_stopped() -> None:
     assert (run.await_termination(60), run.is_active(), lifetime.opens) == (True, False, 1)
 
 
-def test_what_ends_a_run_is_raised_by_who_waits_and_forgotten_by_the_next_start(
+def test_the_error_of_a_run_is_raised_to_the_waiter_and_cleared_by_the_next_start(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     lifetime, run = made()

@@ -139,7 +139,7 @@ def test_a_refusal_is_reported_and_tried_again(bench: Bench) -> None:
     until(lambda: bench.arrived, "the buckets arrive")
 
 
-def test_an_error_of_whatever_kind_is_shown_and_the_move_goes_on(bench: Bench) -> None:
+def test_errors_of_any_kind_are_shown_and_the_move_continues(bench: Bench) -> None:
     def fail() -> None:
         raise KeyError("no such slot")
 

@@ -54,7 +54,7 @@ def test_logic_has_three_values_and_stops_early(left: Any, right: Any, both: Any
     assert run("or", left, right, kind="boolean") == any_
 
 
-def test_logic_goes_on_after_null_in_longer_chains() -> None:
+def test_logic_continues_after_null_in_longer_chains() -> None:
     assert run("and", True, None, False, TRAP, kind="boolean") is False
     assert run("or", False, None, True, TRAP, kind="boolean") is True
 

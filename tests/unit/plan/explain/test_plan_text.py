@@ -176,7 +176,7 @@ def test_event_time_and_late_sinks_of_streams_are_explained() -> None:
     assert "ahead" not in unordered
 
 
-def test_a_source_is_read_once_for_all_that_is_computed_of_it_and_a_long_expression_stands_once() -> None:
+def test_a_source_is_read_once_and_a_long_expression_is_printed_once() -> None:
     long = replace(SPEND, where=call("eq", (CARD, literal(f"a-rather-long-text{'-' * 50}", "string")), "boolean"))
     times = "tx WITH try_to_timestamp(concat(day, hour), 'yyyy-MM-dd HH:mm') AS ts"
     made = [Stream(f"tx_{n}", (), made_of=Derivation(times, ("tx",), n)) for n in ("0000000a", "0000000b")]

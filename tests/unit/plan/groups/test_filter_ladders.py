@@ -57,7 +57,7 @@ def test_each_filter_is_on_one_ladder_and_takes_what_the_next_one_takes(seed: in
             assert mask.tolist() == np.logical_and.reduce(parts).tolist()
 
 
-def test_thresholds_with_different_conditions_beside_them_are_ladders_of_their_own() -> None:
+def test_thresholds_with_different_conditions_are_separate_ladders() -> None:
     amount = Column("amount", "double")
     filters: dict[str, Expression | None] = {"all": None}
     for country in ("gr", "de"):

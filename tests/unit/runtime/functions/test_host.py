@@ -163,7 +163,7 @@ def test_a_process_is_kept_and_killing_it_while_idle_changes_nothing(declare: De
         assert host.call(function, EVENTS, 5)[1].as_py() != first
 
 
-def test_each_function_has_a_process_and_the_idle_one_goes_first(
+def test_each_function_has_a_process_and_idle_ones_end_first(
     declare: Declare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hosts, "MOST_CHILDREN", 2)
@@ -177,11 +177,11 @@ def test_each_function_has_a_process_and_the_idle_one_goes_first(
     assert not _lives(one) and not _lives(three)
 
 
-def test_what_it_prints_reaches_nobody(host: FunctionHost, declare: Declare) -> None:
+def test_its_output_is_discarded(host: FunctionHost, declare: Declare) -> None:
     assert host.call(declare("talks"), EVENTS, 5)[1].as_py() == 1.0
 
 
-def test_much_data_goes_both_ways(host: FunctionHost, declare: Declare) -> None:
+def test_much_data_is_transferred_in_both_directions(host: FunctionHost, declare: Declare) -> None:
     rows = 300_000
     table = pa.table({"key": np.arange(rows), "value": np.arange(rows) / 8})
     assert host.call(declare("sums", "grouped"), table, rows).to_numpy().tolist() == (np.arange(rows) / 8).tolist()

@@ -104,7 +104,7 @@ def test_the_watermark_is_the_minimum_over_awaited_partitions() -> None:
     assert advanced(idle, {"a": 20}).max_time_us == 20
 
 
-def test_the_watermark_never_goes_back_when_an_idle_partition_returns() -> None:
+def test_the_watermark_never_decreases_when_an_idle_partition_returns() -> None:
     line = TimeLine(Watermark(90), ordered=True, partitions={"a": 95, "b": 7})
     assert advanced(line, {"b": 8}).max_time_us == 90
 

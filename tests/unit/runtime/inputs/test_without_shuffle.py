@@ -46,7 +46,7 @@ def test_each_task_hears_all_in_their_order(hosts: Callable[[], Files], monkeypa
         assert list(pool.map(run, range(4))) == [given] * 4
 
 
-def test_who_hears_nothing_gives_up(hosts: Callable[[], Files], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_messages_times_out(hosts: Callable[[], Files], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(without_shuffle, "PATIENCE", 0.05)
     monkeypatch.setattr(without_shuffle, "PATIENCE_PER_SECOND", 0.5)
     names = message_files(7, "job", 3)
@@ -66,7 +66,7 @@ def test_removing_messages_removes_nothing_else(hosts: Callable[[], Files], tmp_
     assert bytes(hosts().read(DELTA, 0, 5)) == b"delta"
 
 
-def test_no_folder_is_left_behind(tmp_path: Path) -> None:
+def test_no_folder_remains(tmp_path: Path) -> None:
     names = message_files(7, "job", 1)
     send_message(Files(tmp_path), names[0], of(0))
     Files(tmp_path).remove_messages(names)

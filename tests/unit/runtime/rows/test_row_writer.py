@@ -69,7 +69,7 @@ def test_rows_of_a_query_are_one_section_once_they_are_complete(tmp_path: Path) 
     assert (section.kind, section.group, section.rows, fold.counts) == ("rows", "q", 3, {"rows:q": 3})
 
 
-def test_rows_that_nobody_reads_are_counted_only(tmp_path: Path) -> None:
+def test_rows_without_readers_are_only_counted(tmp_path: Path) -> None:
     fold = Fold(query("q", NOWHERE))
     assert not fold.writer.is_read("q")
     fold.take("q", rows(1, 2))

@@ -86,7 +86,7 @@ def test_steps_are_taken_where_each_epoch_closes_windows() -> None:
     assert all(waits[1:7]) and 0.35 < waits.count(False) / len(waits) < 0.45
 
 
-def test_a_step_does_not_wait_where_time_stands_still_or_is_not_known() -> None:
+def test_a_step_does_not_wait_if_event_time_does_not_advance_or_is_unknown() -> None:
     group = group_of((Sliding(1, 1), 0))
     assert every_second(waits_before(group, [5] * 10))
     epochs = QuietEpochs()

@@ -86,7 +86,7 @@ def test_an_error_names_file_line_and_key(text: str, line: int, words: list[str]
 
 
 @given(st.lists(st.sampled_from(["", "# k = 1", "x{} = 'k = 1'", "y{} = '''\nk = 1\n'''", "z{} = [\n1, 2,\n]"])))
-def test_the_line_of_a_key_is_where_it_stands(before: list[str]) -> None:
+def test_the_line_of_a_key_is_its_line_in_the_file(before: list[str]) -> None:
     head = "".join(f"{line.format(number)}\n" for number, line in enumerate(before))
     assert line_of(f"{head}k = [\n1]\nlast = 1\n", "k") == head.count("\n") + 1
 
@@ -133,7 +133,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Any, ...]]:
     return serve
 
 
-def test_the_command_line_goes_before_the_environment_and_that_before_the_file(
+def test_the_command_line_overrides_the_environment_which_overrides_the_file(
     served: Callable[..., tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("a.sql").write_text("SELECT 1;")

@@ -216,7 +216,7 @@ def answered(raw: socket.socket) -> str:
     return types
 
 
-def test_without_the_token_nobody_gets_in(served: Any) -> None:
+def test_access_needs_the_token(served: Any) -> None:
     with pytest.raises(psycopg.OperationalError, match=r"MP-ACCESS.*not the pond's token"):
         served.connect(password="another-token-of-some-length")
     with socket.create_connection(("127.0.0.1", served.port)) as other:

@@ -93,7 +93,7 @@ def test_a_script_gets_rows_as_a_table_and_as_json(served: Any) -> None:
     assert shell(served, "--json", "-c", "SELECT 1 AS n, 2 AS n, 3 AS n_1").output == '{"n":1,"n_2":2,"n_1":3}\n'
 
 
-def test_a_prompt_goes_on_after_an_error_and_reads_statements_of_several_lines(
+def test_a_prompt_continues_after_an_error_and_reads_statements_of_several_lines(
     served: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     endpoint = EndpointClient(lambda: SqlAddress(f"127.0.0.1:{served.port}", served.token, None))

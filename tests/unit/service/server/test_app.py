@@ -322,7 +322,7 @@ def test_whoever_asks_cannot_break_the_history(bench: Bench) -> None:
     assert who == "ab" + "c" * 61 + "@testclient"
 
 
-def test_nobody_there_is_an_error_of_ours() -> None:
+def test_a_missing_server_is_a_millpond_error() -> None:
     with pytest.raises(NotServingError, match="Nobody answers"):
         Client("http://127.0.0.1:9", "token").health()
 

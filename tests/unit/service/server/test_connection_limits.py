@@ -109,7 +109,7 @@ def ask(client: httpx.Client, path: str = "/v1/queries") -> int:
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
-def test_half_open_connections_keep_nobody_with_the_token_out(encrypted: bool, certified: Web) -> None:
+def test_half_open_connections_do_not_block_clients_with_the_token(encrypted: bool, certified: Web) -> None:
     web = certified if encrypted else Web()
     verify = ssl.create_default_context(cafile=certified.certificate)
     # of TLS not even the handshake is begun: no protocol above sees such a connection
@@ -132,7 +132,7 @@ def test_half_open_connections_keep_nobody_with_the_token_out(encrypted: bool, c
     assert flood.closed >= HALF_HEADS - STRANGERS_OF_ADDRESS
 
 
-def test_the_oldest_stranger_of_the_largest_address_goes() -> None:
+def test_the_oldest_idle_connection_of_the_busiest_address_is_closed() -> None:
     strangers = Strangers(of_address=3, in_total=5)
     pairs = [socket.socketpair() for _ in range(8)]
     try:

@@ -51,11 +51,11 @@ def test_the_last_epochs_of_a_burst_are_logged_when_their_line_is_due(caplog: py
 def test_the_last_epochs_before_the_end_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     lines = EpochLines(lambda: 0)
     caplog.set_level(logging.INFO)
-    lines.log_rest()
+    lines.log_remaining()
     for one in (EPOCH, EPOCH, Epoch(IDLE, 1.0), EPOCH):
         lines.add(one)
-    lines.log_rest()
-    lines.log_rest()
+    lines.log_remaining()
+    lines.log_remaining()
     assert caplog.messages == [
         "epoch 7: 9 events in 0.2 s; rows: visits 2",
         "epoch 7: 18 events in 0.5 s; rows: visits 4",

@@ -44,7 +44,7 @@ def check_refused(answer: httpx.Response, status: int, code: str) -> None:
     assert answer.headers["cache-control"] == "no-store"
 
 
-def test_only_the_token_lets_in(client: Callable[..., Any]) -> None:
+def test_only_the_token_grants_access(client: Callable[..., Any]) -> None:
     echo = Echo()
     http = client(echo)
     for wrong in ({}, {"authorization": TOKEN}, {"authorization": f"Basic {TOKEN}"}, {"authorization": "Bearer "},
@@ -124,7 +124,7 @@ def test_a_wrong_token_costs_more_than_a_request(client: Callable[..., Any]) -> 
     assert [http.get("/v1/queries").status_code for _ in range(3)] == [401, 401, 429]
 
 
-def test_who_has_no_token_uses_up_nothing_of_those_who_have(client: Callable[..., Any]) -> None:
+def test_clients_without_a_token_use_no_slots_of_authorized_ones(client: Callable[..., Any]) -> None:
     http = client(Echo(), limits=Limits(per_second=1, burst=3), clock=lambda: 0)
     assert [http.get(path).status_code for path in ("/v1/health", "/v1/queries", "/v1/health")] == [200, 401, 429]
     assert [http.get("/v1/queries", headers=headers()).status_code for _ in range(4)] == [200, 200, 200, 429]

@@ -26,7 +26,7 @@ def bench() -> Bench:
     return Bench()
 
 
-def test_who_has_nothing_to_do_never_stalls(bench: Bench) -> None:
+def test_an_idle_leader_never_stalls(bench: Bench) -> None:
     assert not bench.wait(1e6)
     bench.deadline.begin()
     bench.deadline.clear()

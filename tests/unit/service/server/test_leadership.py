@@ -84,7 +84,7 @@ def test_a_leader_that_is_stopped_is_gone_when_its_number_has_not_moved_for_long
     first.leave()
 
 
-def test_who_was_fenced_does_not_take_the_lock_for_a_sign(bench: Bench) -> None:
+def test_a_fenced_process_ignores_the_lock(bench: Bench) -> None:
     stopped, other = bench.hint("stopped"), bench.hint("other")
     assert stopped.try_take_over()
     other.lead()  # by patience, without the lock
@@ -143,7 +143,7 @@ def test_a_client_learns_what_is_missing(tmp_path: Path) -> None:
         Places(tmp_path / "nowhere").known_leader()
 
 
-def test_a_full_disk_keeps_nobody_from_leading(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_can_start_on_a_full_disk(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_leader: Leader) -> None:
         raise OSError("no room")
 

@@ -42,7 +42,7 @@ def replace():
     assert it.restart_or_error() is None
     restart(Restarts(it.restarts, 40713))
 
-with Watchdog(it.count_stalled_look, replace, every=0.005).running():
+with Watchdog(it.count_stalled_check, replace, every=0.005).running():
     it.run()
 say("ended")
 """

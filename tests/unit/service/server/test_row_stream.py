@@ -195,7 +195,7 @@ def _without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_subscription, "sleep", lambda _seconds: None)
 
 
-def test_the_client_goes_on_where_it_was_cut_off_at_the_next_address() -> None:
+def test_the_client_resumes_at_the_next_address() -> None:
     service = Service(event("4", 1, 2) + event("5.1", 3), None, event("6", 4), event("6", kind="error"))
     with Client("http://a,http://b", "t", transport=httpx.MockTransport(service)) as client:
         rows = client.rows("one", after="3")
@@ -207,7 +207,7 @@ def test_the_client_goes_on_where_it_was_cut_off_at_the_next_address() -> None:
     assert service.requests == ["a 3", "b 5.1", "a 5.1", "b 6"]
 
 
-def test_the_client_gives_up_when_nobody_answers() -> None:
+def test_the_client_gives_up_without_an_answer() -> None:
     with Client("http://a", "t", transport=httpx.MockTransport(Service(None))) as client:
         rows = client.rows("one", after="1", patience=0)
         with pytest.raises(NotServingError, match="Nobody answers at http://a: cut off"):

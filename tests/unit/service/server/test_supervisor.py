@@ -112,7 +112,7 @@ def test_a_fenced_leader_becomes_a_standby_and_leads_again_when_the_other_ends(t
     assert "[MP-FENCED] Record 7 is another's. Stop." in bench.said
 
 
-def test_who_cannot_open_the_pond_lets_another_try(tmp_path: Path) -> None:
+def test_a_service_that_cannot_open_the_pond_frees_the_lead(tmp_path: Path) -> None:
     class Closed(FakePond):
         def open(self) -> None:
             raise StoreError("Away.", "Wait.")
@@ -158,7 +158,7 @@ def test_a_java_machine_that_has_ended_ends_the_process(tmp_path: Path) -> None:
 SPARK = SparkError("Spark failed: EOFException.", "Run with -v.")
 
 
-def test_failures_of_this_process_start_it_anew_and_the_lead_is_free(tmp_path: Path) -> None:
+def test_failures_of_this_process_restart_it_and_free_the_lead(tmp_path: Path) -> None:
     bench = Bench(tmp_path, pond := FakePond([SPARK] * 9))
     with pytest.raises(RestartNeeded):
         bench.it.run()
@@ -197,7 +197,7 @@ def test_what_is_away_is_waited_for_in_the_same_process(away: MillpondError, tmp
 SILENT = UnreachableError("The object store does not answer.", "Check the network.")
 
 
-def test_a_leader_that_cannot_reach_the_log_stands_back_and_leads_again_when_it_can(tmp_path: Path) -> None:
+def test_a_leader_that_cannot_reach_the_log_steps_back_and_leads_again_when_it_can(tmp_path: Path) -> None:
     roles, frees = list[str](), list[bool]()
 
     def say(line: str) -> None:
@@ -232,7 +232,7 @@ def test_a_service_that_never_reached_the_log_ends(tmp_path: Path) -> None:
         bench.it.run()
 
 
-def test_a_process_that_was_started_anew_tries_again_if_java_does_not_start(tmp_path: Path) -> None:
+def test_a_process_that_was_restarted_tries_again_if_java_does_not_start(tmp_path: Path) -> None:
     bench = Bench(tmp_path, FakePond([lambda: bench.it.stop()]), restarts=1)
     make, tries = bench.it._make, iter([SPARK, None])
 
@@ -269,7 +269,7 @@ def test_the_service_is_ready_when_it_leads_or_stands_by_and_not_when_it_fails(t
     assert broken.ready == []
 
 
-def test_a_leader_that_has_stalled_gives_no_sign_of_life_until_it_goes_on(
+def test_a_leader_that_has_stalled_gives_no_sign_of_life_until_it_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leadership, "BEAT_SECONDS", 0.01)
@@ -307,7 +307,7 @@ def test_a_leader_that_hangs_is_replaced_a_minute_after_its_stall_was_noticed(tm
 
     def run() -> None:
         dog = Watchdog(
-            bench.it.count_stalled_look,
+            bench.it.count_stalled_check,
             lambda: (ends.append(bench.it.restart_or_error()), replaced.append(bench.it.restarts)),
         )
         for _ in range(5 * RESTART_SECONDS):
@@ -352,7 +352,7 @@ class HangsIn(FakePond):
         if name == self.at:
             self.bench.now += round(EPOCH_SECONDS * 1e6) + 1
             for _ in range(RESTART_SECONDS):
-                if self.bench.it.count_stalled_look():
+                if self.bench.it.count_stalled_check():
                     self.ends.append(self.bench.it.restart_or_error())
 
     def open(self) -> None:
@@ -415,7 +415,7 @@ def test_a_standby_may_wait_without_end(tmp_path: Path) -> None:
     bench.it._deadline = StepDeadline(lambda: bench.now)
     with standing_by(bench):
         bench.now += round(100 * EPOCH_SECONDS * 1e6)
-        assert not any(bench.it.count_stalled_look() for _ in range(2 * RESTART_SECONDS))
+        assert not any(bench.it.count_stalled_check() for _ in range(2 * RESTART_SECONDS))
 
 
 def test_a_pond_without_queries_leads_and_runs_once_it_is_woken(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_input_that_waits_and_sinks_that_lag_are_two_things() -> None:
     assert "at this rate" not in shown(others)  # the rate is that of both topics
 
 
-def test_who_reads_a_stream_is_shown_and_is_no_sink() -> None:
+def test_readers_of_a_stream_are_shown_and_are_no_sinks() -> None:
     reader = FollowerShown("read:tx", 0, note="parsed with Arrow in 4 of 4 epochs")
     text = shown(replace(STATUS, followers=(FollowerShown("sink:a", 0), reader)))
     rows = {" ".join(line.split()) for line in text.splitlines()}

@@ -86,7 +86,7 @@ def test_there_are_so_many_at_once() -> None:
     assert analyses.run("third", lambda: True)
 
 
-def test_nobody_waits_after_the_end() -> None:
+def test_no_wait_outlives_the_end() -> None:
     analyses, go_on, found = Analyses(), threading.Event(), []
 
     def ask() -> None:

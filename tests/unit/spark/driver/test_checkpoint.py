@@ -74,7 +74,7 @@ def test_the_last_epoch_is_the_last_committed_batch(tmp_path: Path) -> None:
     assert files(first) == {"metadata", "offsets/0", "commits/0"}
 
 
-def test_when_offsets_were_taken_stands_beside_them_if_spark_wrote_them(tmp_path: Path) -> None:
+def test_the_time_of_offsets_is_stored_with_them_if_spark_wrote_it(tmp_path: Path) -> None:
     folder = made(tmp_path)
     assert read_taken(folder, 4).at_us == 0, "the driver wrote them"
     put(folder / "offsets" / "5", 'v2\n{"batchWatermarkMs":0,"batchTimestampMs":1795641628768,"conf":{}}\nclicks:-')

@@ -36,7 +36,7 @@ for task in range(5):
 """
 
 
-def test_what_a_worker_has_loaded_is_not_gone_through_again_and_garbage_still_goes() -> None:
+def test_loaded_objects_are_frozen_and_garbage_is_still_collected() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["True True"] * 5
 
@@ -56,7 +56,7 @@ raise ConnectionResetError("uncaught")
 """
 
 
-def test_a_worker_whose_jvm_has_hung_up_prints_no_trace_of_it() -> None:
+def test_a_worker_prints_no_traceback_for_a_lost_jvm() -> None:
     printed = subprocess.run([sys.executable, "-c", HUNG_UP], capture_output=True, text=True, check=False).stderr
     assert "ValueError: an error" in printed and "Broken pipe" not in printed and "uncaught" not in printed
 

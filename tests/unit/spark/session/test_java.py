@@ -43,7 +43,7 @@ def test_versions(text: str, major: int | None) -> None:
     assert parse_major(text) == major
 
 
-def test_java_home_goes_before_the_path(tmp_path: Path) -> None:
+def test_java_home_takes_precedence_over_the_path(tmp_path: Path) -> None:
     home = pretend(tmp_path / "home", "21.0.1")
     path = pretend(tmp_path / "path", "17.0.9")
     found = find_java({"JAVA_HOME": str(home), "PATH": str(path / "bin")})

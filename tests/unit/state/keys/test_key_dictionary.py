@@ -197,7 +197,7 @@ def test_a_table_grows_over_the_border_between_the_cached_part_and_the_recent_on
     assert 8 < len(set(marks)) < len(marks)
 
 
-def test_a_table_left_half_written_goes_with_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_half_written_table_is_deleted_with_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_dictionary, "_SMALLEST_BASE", 16)
     keys = numbering(TEXT, [], None)
     keys.number(names(0, 100))
@@ -253,7 +253,7 @@ DAMAGES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_cache_is_made_anew(damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_cache_is_recreated(damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sections, cache, file = filled(tmp_path, monkeypatch)
     whole = file.read_bytes()
     if DAMAGES[damage] is None:

@@ -37,7 +37,7 @@ def test_redis_passes(kind: str, request: pytest.FixtureRequest, monkeypatch: py
         files.close()
 
 
-def test_an_attempt_goes_by_itself_unless_it_is_taken(redis_server: RedisServer) -> None:
+def test_an_attempt_is_discarded_unless_it_is_taken(redis_server: RedisServer) -> None:
     redis_server.flush()
     files = RedisFiles(f"{redis_server.url}?prefix=p", "pond", TAGS)
     key = f"p:{{{TAGS[1]}}}:pond:file:{NAME}"

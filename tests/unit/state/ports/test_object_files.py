@@ -141,7 +141,7 @@ def test_files_of_an_address_are_those_of_its_folder_or_its_objects(tmp_path: Pa
     assert files.where(ONE) == f"s3://bucket/pond/{ONE}", "a task on another host can open it"
 
 
-def test_another_host_keeps_copies_where_it_can_and_where_nobody_else_writes(
+def test_another_host_keeps_copies_in_a_writable_folder_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))

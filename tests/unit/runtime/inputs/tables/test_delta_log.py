@@ -120,7 +120,7 @@ def test_a_line_separator_in_data_is_no_end_of_a_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_a_table_that_is_made_anew_is_another_table(tmp_path: Path, count: int) -> None:
+def test_a_table_that_is_recreated_is_another_table(tmp_path: Path, count: int) -> None:
     path = tmp_path / "t"
     append(path, 0)
     append(path, 1)

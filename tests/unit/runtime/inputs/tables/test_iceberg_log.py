@@ -147,7 +147,7 @@ def test_where_a_stream_begins(table: Table) -> None:
             log.first({f"starting{name}": value} if name else both)
 
 
-def test_a_table_that_was_set_back_or_made_anew_is_reported(table: Table) -> None:
+def test_a_table_that_was_set_back_or_recreated_is_reported(table: Table) -> None:
     table.append(rows(0))
     table.append(rows(1))
     log = opened()
