@@ -73,6 +73,13 @@ def test_small_epochs_have_one_task_once_a_few_are_measured(
         ("", 1), ("", 5), ("a", 1), ("a", 5), ("b", 2), ("b", 10)]  # fmt: skip
 
 
+def operators(rows: ArrowRows) -> str:
+    """Spark's physical operators that compute the rows."""
+    field = rows._rows.getClass().getDeclaredField("plan")
+    field.setAccessible(True)
+    return str(field.get(rows._rows).treeString())
+
+
 @pytest.mark.parametrize("sink", [batch_rows.SINK, "millpond.Other"])
 def test_a_batch_has_its_rows_whether_our_sink_can_be_loaded_or_not(
     spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch, sink: str
@@ -89,8 +96,11 @@ def test_a_batch_has_its_rows_whether_our_sink_can_be_loaded_or_not(
 
     def call(rows: BatchRows, number: int) -> None:
         with jvm_calls() as sent:
-            mapped = rows.arrow_rows.map(threes, DELTAS).collect()
+            batch = rows.arrow_rows
+            mapped = batch.map(threes, DELTAS).collect()
         assert not ours or not any("EpochSink" in command for command in sent), "no frame was made"
+        assert not ours or "Scan rows" not in operators(batch), "each row would be copied once more"
+        assert batch.single().map(threes, DELTAS).collect() == mapped
         assert rows.session is not spark and rows.frame is rows.frame
         found.append((number, rows.frame.where("v = 3").count()))
         assert mapped == [(b"3", b"3")] * found[-1][1]

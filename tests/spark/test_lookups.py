@@ -168,7 +168,7 @@ def test_which_broadcasts_are_kept(spark: SparkSession, tmp_path: Path) -> None:
     def count(table: DataFrame) -> int:
         """How many broadcasts the next batch could use again."""
         tables = jvm.millpond.TableBroadcasts()
-        tables.rows(events.join(F.broadcast(table), F.expr("id = k"), "left")._jdf)
+        tables.plan(events.join(F.broadcast(table), F.expr("id = k"), "left")._jdf)
         return tables.size()
 
     session.udf.register("python_plus", lambda k: k + 1, "bigint")

@@ -21,8 +21,11 @@ import org.apache.spark.sql.catalyst.plans.physical.ShufflePartitionIdPassThroug
 import org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning;
 import org.apache.spark.sql.catalyst.types.DataTypeUtils;
 import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.execution.CoalesceExec;
 import org.apache.spark.sql.execution.RDDScanExec;
 import org.apache.spark.sql.execution.RangeExec;
+import org.apache.spark.sql.execution.SQLExecution$;
+import org.apache.spark.sql.execution.SQLExecutionRDD;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.exchange.REPARTITION_BY_NUM$;
 import org.apache.spark.sql.execution.exchange.ShuffleExchangeExec;
@@ -65,13 +68,19 @@ public class ArrowRows {
 
     /** The rows of a frame. */
     public static ArrowRows of(Dataset frame) {
-        return of(frame, ((org.apache.spark.sql.classic.Dataset) frame).queryExecution().toRdd());
+        return of(frame, ((org.apache.spark.sql.classic.Dataset) frame).queryExecution().executedPlan());
     }
 
-    /** The rows of a frame, which `rows` computes. */
-    public static ArrowRows of(Dataset frame, RDD rows) {
-        org.apache.spark.sql.classic.Dataset of = (org.apache.spark.sql.classic.Dataset) frame;
-        return leaf(of.sparkSession(), rows, DataTypeUtils.toAttributes(of.schema()));
+    /**
+     * The rows of a frame, which `plan` computes. Outside a batch its tasks get the session's settings with an RDD, whose
+     * operator copies each row once more.
+     */
+    public static ArrowRows of(Dataset frame, SparkPlan plan) {
+        SparkSession session = ((org.apache.spark.sql.classic.Dataset) frame).sparkSession();
+        if (session.sparkContext().getLocalProperty(SQLExecution$.MODULE$.EXECUTION_ID_KEY()) != null) {
+            return new ArrowRows(session, plan);
+        }
+        return leaf(session, new SQLExecutionRDD(plan.execute(), session.sessionState().conf()), plan.output());
     }
 
     private static ArrowRows leaf(SparkSession session, RDD rows, Seq columns) {
@@ -151,7 +160,15 @@ public class ArrowRows {
 
     /** The rows in one partition, so that one task computes them, one of the former partitions after the other. */
     public ArrowRows single() {
-        return leaf(session, plan.execute().coalesce(1, false, Option.empty(), null), plan.output());
+        if (plan.execute().getNumPartitions() < 2) {
+            return this; // the operator would add a task to a plan without partitions
+        }
+        Option before = enter(session);
+        try {
+            return new ArrowRows(session, new CoalesceExec(1, plan));
+        } finally {
+            leave(before);
+        }
     }
 
     /** The rows as a frame. */

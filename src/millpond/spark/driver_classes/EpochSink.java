@@ -6,6 +6,8 @@ import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.SQLContext;
 import org.apache.spark.sql.execution.LogicalRDD$;
+import org.apache.spark.sql.execution.SQLExecutionRDD;
+import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.streaming.Sink;
 import org.apache.spark.sql.execution.streaming.sources.PythonForeachBatchFunction;
 import org.apache.spark.sql.sources.StreamSinkProvider;
@@ -21,9 +23,10 @@ public class EpochSink implements StreamSinkProvider {
         FUNCTIONS.put(key, function);
     }
 
-    /** The rows of a batch, which `rows` computes, as a frame that any plan may use. */
-    public static Dataset frame(Dataset data, RDD rows) {
+    /** The rows of a batch, which `plan` computes, as a frame that any plan may use. */
+    public static Dataset frame(Dataset data, SparkPlan plan) {
         org.apache.spark.sql.classic.Dataset batch = (org.apache.spark.sql.classic.Dataset) data;
+        RDD rows = new SQLExecutionRDD(plan.execute(), batch.sparkSession().sessionState().conf());
         return org.apache.spark.sql.classic.Dataset$.MODULE$.ofRows(
             batch.sparkSession(), LogicalRDD$.MODULE$.fromDataset(rows, batch, false, false));
     }

@@ -12,7 +12,6 @@ import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
-import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.catalyst.expressions.Expression;
@@ -29,9 +28,7 @@ import org.apache.spark.sql.execution.InputAdapter;
 import org.apache.spark.sql.execution.LocalLimitExec;
 import org.apache.spark.sql.execution.LocalTableScanExec;
 import org.apache.spark.sql.execution.ProjectExec;
-import org.apache.spark.sql.execution.QueryExecution;
 import org.apache.spark.sql.execution.RangeExec;
-import org.apache.spark.sql.execution.SQLExecutionRDD;
 import org.apache.spark.sql.execution.SortExec;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.TakeOrderedAndProjectExec;
@@ -89,18 +86,14 @@ public class TableBroadcasts {
 
     private Map kept = new HashMap();
 
-    /** The rows of a batch; to be called once for each batch. */
-    public RDD rows(Dataset data) {
+    /** The plan of a batch; to be called once for each batch. */
+    public SparkPlan plan(Dataset data) {
         org.apache.spark.sql.classic.Dataset batch = (org.apache.spark.sql.classic.Dataset) data;
-        QueryExecution execution = batch.queryExecution();
-        SparkPlan plan = execution.executedPlan();
+        SparkPlan plan = batch.queryExecution().executedPlan();
         Map found = new HashMap();
         SparkPlan made = ignoresErrors(batch.sparkSession()) ? plan : replaced(plan, found);
         kept = found;
-        if (made == plan) {
-            return execution.toRdd();
-        }
-        return new SQLExecutionRDD(made.execute(), batch.sparkSession().sessionState().conf());
+        return made;
     }
 
     /** How many broadcasts the latest batch leaves to the next one. */

@@ -48,12 +48,12 @@ class ArrowRows:
         return cls(spark, _class(spark._jvm, "ArrowRows").numbers(spark._jsparkSession, end, parts))
 
     @classmethod
-    def of(cls, frame: DataFrame, rdd: JavaObject | None = None) -> ArrowRows:
-        """The rows of a frame; `rdd`: computes them, in place of the frame's plan, where our class can be loaded."""
+    def of(cls, frame: DataFrame, plan: JavaObject | None = None) -> ArrowRows:
+        """The rows of a frame; `plan`: computes them, in place of the frame's own, where our class can be loaded."""
         spark = frame.sparkSession
         if not load_class(spark, CLASS):
             return _Frames(spark, frame)
-        return cls(spark, _class(spark._jvm, "ArrowRows").of(frame._jdf, *(() if rdd is None else (rdd,))))
+        return cls(spark, _class(spark._jvm, "ArrowRows").of(frame._jdf, *(() if plan is None else (plan,))))
 
     def map(self, function: Function, columns: StructType, *, barrier: bool = False) -> ArrowRows:
         """The batches that a function makes of those of each partition; `barrier`: all its tasks run at one time."""

@@ -54,18 +54,18 @@ class _SinkRows(BatchRows):
     def frame(self) -> DataFrame:
         """The rows as a frame; its RDD is computed at the first use."""
         assert self.session._jvm is not None
-        return ClassicFrame(self.session._jvm.millpond.EpochSink.frame(self._frame._jdf, self._rdd), self.session)
+        return ClassicFrame(self.session._jvm.millpond.EpochSink.frame(self._frame._jdf, self._plan), self.session)
 
     @property
     def arrow_rows(self) -> ArrowRows:
         """The rows for functions on Arrow batches, without a frame, which Spark would analyse and plan once more."""
         if not load_class(self.session, arrow_rows.CLASS):
             return ArrowRows.of(self.frame)
-        return ArrowRows.of(self._frame, self._rdd)
+        return ArrowRows.of(self._frame, self._plan)
 
     @cached_property
-    def _rdd(self) -> JavaObject:
-        return self._tables.rows(self._frame._jdf)
+    def _plan(self) -> JavaObject:
+        return self._tables.plan(self._frame._jdf)
 
 
 Call: TypeAlias = Callable[[BatchRows, int], None]
