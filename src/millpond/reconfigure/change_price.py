@@ -8,7 +8,7 @@ from typing import NamedTuple
 from millpond.model.change_json import Scale
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
-from millpond.plan.explain.plan_text import numbered
+from millpond.plan.explain.plan_text import readable
 from millpond.plan.explain.price import QueryPrice, price_of_query
 from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.plan import Plan
@@ -97,7 +97,7 @@ def price_by_step(
         else:
             found.append(price_of_query(plan, query, state))
             plan = build_plan([*plan.all_queries, query])
-    return relabelled(numbered("".join(found), plan), names)
+    return relabelled(readable("".join(found), plan), names)
 
 
 def _price_of(pond: KnownPond, change: Change, setting: Setting) -> Price:

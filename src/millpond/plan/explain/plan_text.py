@@ -10,7 +10,7 @@ from fractions import Fraction
 from millpond.model.aggregates import APPROX_DISTINCT
 from millpond.model.calendars.grids import Regular
 from millpond.model.endpoints import source_kind
-from millpond.model.expressions import Column, Expression, Literal, columns_of, render, walk
+from millpond.model.expressions import Column, Expression, Foreign, Literal, columns_of, render, walk
 from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import Selection, zone_of
@@ -35,6 +35,7 @@ _LONG = 60
 """Expressions with more characters are shown once."""
 
 _NUMBER = re.compile("\0[0-9]+\0")
+_WORD = re.compile(r"\w+")
 _COUNTED_EDGES = 1 << 20
 """Above this number of edges in one common period of all windows, edges are summed by window, not counted once each."""
 
@@ -83,7 +84,7 @@ def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
         lines += ["", *join_lines(plan_of_join.join)]
     if declared:  # the origin of a query's rows is known only with the streams
         lines += ["", *subquery_lines(plan, declared)]
-    return numbered("\n".join(lines) + "\n", plan)
+    return readable("\n".join(lines) + "\n", plan)
 
 
 def _sources_of(streams: Sequence[str], declared: Sequence[Stream]) -> Iterator[str]:
@@ -97,15 +98,21 @@ def _sources_of(streams: Sequence[str], declared: Sequence[Stream]) -> Iterator[
             yield f"  {source} is read once{copied}"
 
 
-def numbered(text: str, plan: Plan) -> str:
-    """A text about a plan in which each long expression stands once, after a number that stands for it elsewhere."""
+def readable(text: str, plan: Plan) -> str:
+    """A text about a plan with the SQL of what Spark evaluates, instead of the name of its column.
+
+    Each long expression stands once, after a number that stands for it elsewhere.
+    """
     found: list[Expression | None] = [key for group in plan.groups for key in group.keys]
     for group in plan.groups:
         found += [part for one in group.measures for part in (one.filter, *one.values)]
     for query in plan.all_queries:
         found += [side.where for side in (query.sides.values() if isinstance(query, Join) else (query,))]
         found += [item.expression for item in query.output]
-    parts = {render(part) for one in dict.fromkeys(found) if one is not None for part in walk(one)}
+    nodes = {part for one in dict.fromkeys(found) if one is not None for part in walk(one)}
+    columns = {part.name: part.sql for part in nodes if isinstance(part, Foreign)}
+    text = _WORD.sub(lambda found: columns.get(found[0], found[0]), text) if columns else text
+    parts = set(map(render, nodes))
     long = sorted((part for part in parts if len(part) > _LONG), key=lambda part: (-len(part), part))
     for number, part in enumerate(long):
         before, _, after = text.partition(part)

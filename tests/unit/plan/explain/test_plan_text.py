@@ -199,6 +199,7 @@ def test_expressions_that_may_let_spark_read_the_files_are_named() -> None:
     stream = Stream("tx", (Field("ts", "timestamp"),), Source("parquet", (("path", "/in"),)))
     shown = "    its files are read with Arrow if these have equal functions over columns: hour(ts)\n"
     assert shown in explain(plan, [stream])
+    assert "  tx is read once: hour(ts)\n" in explain(plan, [stream])
     stream = replace(stream, columns=(Field("ts", "array<int>"),))
     assert "    its files are read by Spark: its column ts is array<int>\n" in explain(plan, [stream])
 
