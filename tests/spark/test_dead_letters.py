@@ -80,13 +80,21 @@ def test_a_source_that_only_derived_streams_read_is_shown_and_each_of_its_record
         pond.add("both", "SELECT v FROM STREAM tx UNION ALL SELECT v + 1 AS v FROM STREAM tx")
         pond.add("each", "SELECT k, e FROM STREAM tx LATERAL VIEW explode(array(v, v)) AS e")
         pond.add(
-            "timed", "SELECT window(t, '1 hour') AS w, count(*) AS n FROM (SELECT ts + INTERVAL 1 SECOND AS t FROM "
-            "STREAM tx) WATERMARK t DELAY OF INTERVAL 1 HOUR GROUP BY ALL",
+            "timed", "SELECT window(t, '2 seconds') AS w, count(*) AS n FROM (SELECT ts + INTERVAL 1 SECOND AS t FROM "
+            "STREAM tx) WATERMARK t DELAY OF INTERVAL 0 SECONDS GROUP BY ALL",
         )  # fmt: skip
         pond.open()
         assert [one.stream for one in pond.behind()] == ["tx"]
         pond.run()
         assert [(one.stream, one.unit, one.waiting) for one in pond.behind()] == [("tx", "records", 0)]
+        # its watermark waits for the partitions of the topic, and for no others
+        assert sorted(pond.table("timed")["n"].to_pylist()) == [1, 2, 2]
+        assert pond.counts()["timed"].partitions.keys() == {f"{topic}-0", f"{topic}-1"}
+        (problem,) = pond.problems()
+        assert problem.text.startswith(f"3 queries (both, each, timed) did not count {len(BAD)} of the 26 events")
+        (cause,) = (one.text for one in pond.why("timed").causes if one.code == "some-lost")
+        assert f"{len(BAD)} dead: the value does not parse, the record has no value (`millpond dlq list" in cause
+        assert not any("tx_" in line for line in (str(pond.why(name)) for name in ("both", "each", "timed")))
     found = Counter[str]()
     for record in records:
         found += Counter(record.counts[WHOLE_POND]) + Counter(record.counts.get(stream_counts("tx"), {}))

@@ -200,7 +200,7 @@ def losses(
             alike.setdefault(_Loss(sources, "late", whole.late, kept), []).append(name)
         if whole.dead:
             alike.setdefault(_Loss(sources, "dead", whole.dead), []).append(name)
-    for loss, names in alike.items():
+    for loss, names in ((loss, sorted(of)) for loss, of in alike.items()):
         read = max(counts[name].whole.read for name in names)
         who = f"Query {names[0]}" if len(names) == 1 else f"{len(names):,} queries ({_named(names)})"
         they, their = ("it", "its") if len(names) == 1 else ("they", "their")
