@@ -270,6 +270,10 @@ def test_the_pages_show_the_pond(page: Page, served: Served) -> None:
     expect(page.get_by_text("1,200 events")).to_be_visible()
     expect(page.get_by_role("region", name="Steps")).to_contain_text("append")
     picture(page, "console_epochs")
+    go(page, served, "history", "History")
+    expect(page.get_by_text("Nothing was changed since the pond was created.")).to_be_visible()
+    go(page, served, "dead-letters", "Dead letters")
+    expect(page.get_by_text("No dead letter was written yet.")).to_be_visible()
     go(page, served, "queries/nothing", "nothing")
     expect(page.get_by_role("alert")).to_contain_text("There is no query")
     go(page, served, "", "Overview")
@@ -479,12 +483,17 @@ def test_sign_out_ends_the_session(chromium: Browser, served: Served) -> None:
     context.close()
 
 
-def test_a_page_continues_with_the_next_leader(page: Page, served: Served) -> None:
-    go(page, served, "", "Overview")
+def test_a_page_reports_a_lost_click_and_continues_with_the_next_leader(page: Page, served: Served) -> None:
+    go(page, served, "queries", "Queries")
     served.kill()
-    expect(page.get_by_text("Connection lost.")).to_be_visible()
+    lost = page.get_by_text("Add a query: not sent, connection lost.")
+    page.get_by_role("button", name="Add a query").click()
+    expect(lost).to_be_visible()
+    expect(page.get_by_text("Connection lost.", exact=True)).to_be_visible()
     served.start()
-    expect(page.get_by_text("Connection lost.")).to_be_hidden()
+    expect(page.get_by_text("Connection lost.", exact=True)).to_be_hidden()
+    expect(lost).to_have_count(0)
+    go(page, served, "", "Overview")
     expect(page.get_by_text("leader", exact=True)).to_be_visible()
 
 

@@ -56,7 +56,9 @@ class Shared(Generic[T]):
         async with self._reading:
             due_us = max(self._lasts_us, _COST_TO_AGE * self._cost_us)
             if self._found is None or lap_us() - self._found[0] > due_us:
-                value, self._cost_us = await run_in_threadpool(self._measured)
+                value, cost_us = await run_in_threadpool(self._measured)
+                if self._found is not None:  # the first reading also loads what later ones need
+                    self._cost_us = cost_us
                 self._found = lap_us(), value
             return self._found[1]
 
