@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 from collections import deque
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ from millpond.runtime.inspect.timeline import EPOCH, KEPT
 from millpond.service.terminal.text import trace_lines
 from millpond.spark.session.jars import connector
 
+_APART = 16
+"""After how many epochs CPU time is measured again. A measurement takes 10 ms of an epoch."""
+
 
 def main(path: Path) -> None:
     """Run until the time is over."""
@@ -41,8 +45,14 @@ def _pond(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     os.environ["MILLPOND_CONNECTIONS"] = str(known)
     select, emit = POND[request["workload"]]
     spark = spark_session(f"local[{CORES}]", driver_memory=HEAP)
-    marks: deque[dict[str, float]] = deque(maxlen=KEPT + 1)
-    with Pond(spark, folder / "pond", on_epoch=lambda _: marks.append(cpu_seconds())) as pond:
+    marks: deque[dict[str, float]] = deque(maxlen=KEPT // _APART + 1)
+    epochs = count()
+
+    def committed(_epoch: object) -> None:
+        if next(epochs) % _APART == 0:
+            marks.append(cpu_seconds())
+
+    with Pond(spark, folder / "pond", on_epoch=committed) as pond:
         pond.load(
             f"CREATE TABLE visits ({COLUMNS}) USING kafka"
             " OPTIONS (subscribe 'visits', format 'csv', startingOffsets 'earliest');\n"
@@ -56,7 +66,8 @@ def _pond(request: dict[str, Any], folder: Path) -> dict[str, Any]:
         trace = pond.trace()
     begins = [event.ts for event in trace.trace_events if event.name == EPOCH]
     every_ms = (begins[-1] - begins[0]) / max(1, len(begins) - 1) / 1000
-    cpu = {name: (marks[-1][name] - marks[0][name]) / max(1, len(marks) - 1) * 1e3 for name in marks[0]}
+    apart = _APART * max(1, len(marks) - 1)
+    cpu = {name: (marks[-1][name] - marks[0].get(name, 0.0)) / apart * 1e3 for name in marks[-1]}
     return {"steps": list(trace_lines(trace)), "every_ms": every_ms, "cpu": cpu}
 
 
