@@ -38,6 +38,9 @@ TEXTS = {
     "named": ("Europe/Berlin", f"SELECT k, to_date(u) AS d, max(v) AS m FROM (SELECT k, v, t AS u FROM {READ}) "
               "WHERE v > 0 GROUP BY k, to_date(u)"),
     "hours": ("America/New_York", f"SELECT date_trunc('HOUR', t) AS h, {COUNTED} FROM {READ} GROUP BY 1"),
+    "buckets": ("America/New_York", f"SELECT time_bucket(INTERVAL 7 HOURS, t) AS b, {COUNTED} FROM {READ} GROUP BY 1"),
+    "buckets_from": ("Europe/Berlin", f"SELECT k, time_bucket(INTERVAL 20 MINUTES, t, TIMESTAMP'2020-01-01 00:07:00') "
+                     f"AS b, {COUNTED} FROM {READ} GROUP BY ALL"),
     "weeks": ("Europe/Berlin", f"SELECT date_trunc('week', t) AS w, date_trunc('week', t) + INTERVAL 7 DAYS AS e, "
               f"{COUNTED} FROM {READ} GROUP BY date_trunc('week', t)"),
     "months": ("Asia/Tokyo", f"SELECT trunc(t, 'MM') AS m, {COUNTED} FROM {READ} GROUP BY trunc(t, 'MM')"),

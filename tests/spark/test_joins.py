@@ -427,5 +427,8 @@ def test_days_of_a_calendar_stay_in_the_condition(spark: SparkSession, folder: P
             assert isinstance(found, Join)
             assert found.when == Within(0, 2 * 24 * 60 * MINUTE + wider)
             assert (found.condition is None) == (zone == "UTC")
+            found = door.query_from_sql("m", text.replace("2 DAYS", "2 MONTHS"))
+            assert isinstance(found, Join) and found.condition is not None
+            assert found.when == Within(0, 62 * 24 * 60 * MINUTE + wider)
     finally:
         spark.conf.set("spark.sql.session.timeZone", before or "UTC")

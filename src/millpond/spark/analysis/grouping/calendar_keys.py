@@ -74,6 +74,8 @@ def _key_of(catalyst: Catalyst, plan: InputPlan, group: JavaObject) -> CalendarK
         if level in _FIXED:
             return CalendarKey(id_of(group), time, _regular(_FIXED[level], _zone_of(node), level))
         return CalendarKey(id_of(group), time, _calendar(_UNITS[level], _zone_of(node))) if level in _UNITS else None
+    if kind_of(node) == "TimeBucket":
+        return _bucket_key(catalyst, plan, group, node)
     unit: Unit | None = "date"
     cast = node
     if kind_of(node) == "TruncDate":
@@ -84,6 +86,17 @@ def _key_of(catalyst: Catalyst, plan: InputPlan, group: JavaObject) -> CalendarK
     if time is None or unit is None:
         return None
     return CalendarKey(id_of(group), time, Calendar(unit, _zone_of(cast)), node)
+
+
+def _bucket_key(catalyst: Catalyst, plan: InputPlan, group: JavaObject, bucket: JavaObject) -> CalendarKey | None:
+    """The key `time_bucket(length, t)`, if its length is less than a day; longer ones depend on the calendar."""
+    length, time, origin = bucket.bucketSize(), _event_time(plan, bucket.ts()), bucket.originTs()
+    if time is None or not (length.foldable() and origin.foldable()) or "month" in type_of(length):
+        return None
+    size_us, origin_us = catalyst.constant(length), catalyst.constant(origin)
+    if not (isinstance(size_us, int) and isinstance(origin_us, int) and 0 < size_us < DAY_US):
+        return None
+    return CalendarKey(id_of(group), time, Sliding(size_us, size_us, origin_us % size_us))
 
 
 def of_start(catalyst: Catalyst, value: JavaObject) -> Projected:

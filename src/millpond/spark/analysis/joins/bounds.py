@@ -12,6 +12,8 @@ from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children
 _DAY_US = 86_400_000_000
 _SLACK_US = 26 * 3_600_000_000
 """The most by which a calendar day can differ from 24 hours: offsets of time zones lie between -12 and +14 hours."""
+_MONTH_US, _MONTH_SLACK_US = 59 * _DAY_US // 2, 3 * _DAY_US // 2
+"""The length of a month, and the most by which one can differ from it: n months have from 28 n to 31 n days."""
 _FIXED_ZONE = re.compile(r"(Etc/)?(UTC|GMT|UT|Z)|(UTC|GMT|UT)?[+-]\d\d?(:?\d\d)?")
 _UNITS = {"MICROSECOND": 1, "MILLISECOND": 1_000, "SECOND": 1_000_000, "MINUTE": 60_000_000, "HOUR": 3_600_000_000}
 _ORDER = ("GreaterThan", "GreaterThanOrEqual", "LessThan", "LessThanOrEqual", "EqualTo")
@@ -102,6 +104,8 @@ class _LinearReader(NamedTuple):
             return self.linear(inner) if same else None
         if kind == "TimestampAddInterval":
             return self._plus_interval(*children(node))
+        if kind == "TimestampAddYMInterval":
+            return self._plus_months(*children(node))
         if kind == "TimestampAdd":
             start = self.linear(node.timestamp())
             unit = _UNITS.get(str(node.unit()).upper())
@@ -120,6 +124,14 @@ class _LinearReader(NamedTuple):
             return None if length is None else _Linear(us=length)
         return None
 
+    def _plus_months(self, time: JavaObject, interval: JavaObject) -> _Linear | None:
+        start = self.linear(time)
+        months = self.catalyst.constant(interval) if interval.foldable() else None
+        if start is None or not isinstance(months, int):
+            return None
+        slack_us = abs(months) * _MONTH_SLACK_US + _slack_of_zone_us(self.catalyst)
+        return start.plus(_Linear(0, 0, months * _MONTH_US, slack_us))
+
     def _plus_interval(self, time: JavaObject, interval: JavaObject) -> _Linear | None:
         start = self.linear(time)
         if start is None or not interval.foldable():
@@ -132,7 +144,7 @@ class _LinearReader(NamedTuple):
 
 
 def _interval_us(catalyst: Catalyst, interval: JavaObject) -> int | None:
-    """The length of a constant interval in µs; None if it counts months."""
+    """The length of a constant interval of days and shorter units in µs; None if it counts months."""
     if type_of(interval) == "interval":
         months, days, us = catalyst.fixed_interval(interval)
         return None if months else days * _DAY_US + us
