@@ -237,6 +237,10 @@ def test_a_session_is_a_cookie_that_scripts_and_other_sites_do_not_get(page: Pag
 
 def test_the_pages_show_the_pond(page: Page, served: Served) -> None:
     go(page, served, "", "Overview")
+    for path, heading in [*PAGES[1:], PAGES[0]]:
+        page.get_by_role("navigation").get_by_role("link", name=heading).click()
+        expect(page.get_by_role("heading", name=heading, exact=True)).to_be_visible()
+        assert page.url == f"{served.url}/console/{path}"
     expect(page.get_by_text("leader", exact=True)).to_be_visible()
     expect(page.get_by_role("term").first).to_have_text("This process")
     assert page.get_by_role("definition").first.evaluate("one => getComputedStyle(one).wordBreak") == "normal"

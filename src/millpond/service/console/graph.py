@@ -18,7 +18,6 @@ from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.inner_reports import labels, relabelled
 from millpond.service.console.layout import CHART_TEXT, code, page, pushed
 from millpond.service.console.readings import QUERIES_SECONDS, Readings
-from millpond.service.server.browser.access import CONSOLE
 
 _PIXELS = 28
 
@@ -77,7 +76,7 @@ def show_graph(readings: Readings) -> None:
         def clicked(event: events.GenericEventArguments) -> None:
             name = str(event.args.get("name", ""))
             if name.startswith(QUERY):
-                ui.navigate.to(f"{CONSOLE}/queries/{quote(name.removeprefix(QUERY))}")
+                ui.navigate.to(f"/queries/{quote(name.removeprefix(QUERY))}")  # NiceGUI puts CONSOLE before it
 
         chart.on("chart:click", clicked, ["name"])
         text.on_value_change(update)

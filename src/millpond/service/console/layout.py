@@ -89,10 +89,10 @@ def page(title: str) -> Iterator[None]:
     ui.add_css(_STYLE)
     ui.add_head_html(_EXPIRED + _SCROLLED + _LOST_CLICKS)
     with ui.header().classes("items-center gap-4 py-2").props('role="banner"'):
-        ui.link("Millpond", f"{CONSOLE}/").classes("text-white text-lg font-bold no-underline")
+        ui.link("Millpond", "/").classes("text-white text-lg font-bold no-underline")
         with ui.element("nav").classes("flex gap-4 grow flex-wrap").props('aria-label="Pages"'):
-            for path, label in PAGES:
-                ui.link(label, f"{CONSOLE}/{path}").classes("text-white")
+            for path, label in PAGES:  # NiceGUI puts CONSOLE before them
+                ui.link(label, f"/{path}").classes("text-white")
         with ui.element("form").props(f'method="post" action="{SIGN_OUT}"'):
             leave = ui.element("input").props('type="submit" value="Sign out"')
             leave.classes("cursor-pointer underline bg-transparent")
