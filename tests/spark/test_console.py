@@ -30,6 +30,7 @@ from kit.servers.kafka_server import KafkaServer
 from kit.servers.servers import free_ports, until
 from millpond.clock import now_us
 from millpond.connections import VARIABLE
+from millpond.control.diagnose.plan_graph import QUERY
 from millpond.errors import MillpondError
 from millpond.service.api.client import Client
 from millpond.service.api.service_files import Places
@@ -181,8 +182,22 @@ def picture(page: Page, name: str, busy: Served | None = None) -> None:
 
 
 def go(page: Page, served: Served, path: str, heading: str) -> None:
-    page.goto(f"{served.url}/console/{path}")
+    """Open a page as users do: by its link in the header, or by the address of a query."""
+    if "/" in path:
+        page.goto(f"{served.url}/console/{path}")
+    else:
+        page.get_by_role("navigation", name="Pages").get_by_role("link", name=heading, exact=True).click()
     expect(page.get_by_role("heading", name=heading, exact=True)).to_be_visible()
+
+
+NODE = """name => {
+  const canvas = document.querySelector("canvas");
+  const chart = getElement(Number(canvas.closest(".nicegui-echart").id.slice(1))).chart;
+  const series = chart.getModel().getSeriesByIndex(0), data = series.getData();
+  const node = data.getItemLayout(data.indexOfName(name)), whole = canvas.getBoundingClientRect();
+  return [node.x + node.dx / 2 + series.layoutInfo.x + whole.x, node.y + node.dy / 2 + series.layoutInfo.y + whole.y];
+}"""
+"""The middle of a node of the graph, in pixels of the page."""
 
 
 def versions(served: Served, name: str) -> int:
@@ -237,10 +252,6 @@ def test_a_session_is_a_cookie_that_scripts_and_other_sites_do_not_get(page: Pag
 
 def test_the_pages_show_the_pond(page: Page, served: Served) -> None:
     go(page, served, "", "Overview")
-    for path, heading in [*PAGES[1:], PAGES[0]]:
-        page.get_by_role("navigation").get_by_role("link", name=heading).click()
-        expect(page.get_by_role("heading", name=heading, exact=True)).to_be_visible()
-        assert page.url == f"{served.url}/console/{path}"
     expect(page.get_by_text("leader", exact=True)).to_be_visible()
     expect(page.get_by_role("term").first).to_have_text("This process")
     assert page.get_by_role("definition").first.evaluate("one => getComputedStyle(one).wordBreak") == "normal"
@@ -270,6 +281,8 @@ def test_the_pages_show_the_pond(page: Page, served: Served) -> None:
     expect(page.get_by_text("tx is read once: c, ts, v")).to_be_visible()
     page.get_by_role("button", name="What is shared").click()
     picture(page, "console_graph")
+    page.mouse.click(*page.evaluate(NODE, f"{QUERY}spend"))
+    expect(page).to_have_url(f"{served.url}/console/queries/spend")
     go(page, served, "epochs", "Epochs")
     # on a slow machine, an epoch without events may follow, as the topic is idle
     expect(page.get_by_text(re.compile(r"Record \d+: [\d,]+ ms, (1,200|0) events"))).to_be_visible()
