@@ -69,7 +69,7 @@ class ExpressionsAbove:
         if self._broadcasts is None:
             assert frame.sparkSession._jvm is not None
             self._broadcasts = frame.sparkSession._jvm.millpond.TableBroadcasts()
-        return ArrowRows.of(frame, self._broadcasts.rows(frame._jdf))
+        return ArrowRows.of(frame, self._broadcasts.plan(frame._jdf))
 
 
 def _evaluated(
