@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import zlib
 from abc import ABC, abstractmethod
@@ -95,12 +94,6 @@ def _content(path: CursorPath) -> bytes | None:
 def local_of(path: CursorPath) -> CursorPath:
     """The path of an address on this machine; other addresses as they are."""
     return path.path if isinstance(path, Address) and path.path is not None else path
-
-
-def home_of(cursors: CursorPath) -> str:
-    """The host and the folder of the pond with these cursors; empty if it is not on this machine."""
-    path = local_of(cursors)
-    return f"{socket.gethostname()}:{path.parent.absolute()}" if isinstance(path, Path) else ""
 
 
 def make_folder(folder: CursorPath) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from millpond.followers.part_folders import part_folder
-from millpond.followers.sinks.folder import foreign_folder, is_free, owner_of
+from millpond.followers.sinks.folder import foreign_folder, owner_of
 from millpond.local_path import scheme_of
 from millpond.log.locations.address import address_of
 from millpond.spark.frontend.sql_tokens import Token, tokens_of
@@ -28,7 +28,7 @@ def check_sink_folders(text: str) -> None:
         address = address_of(path, "The folder of a sink")
         parts = part_folder(address, make=False)
         theirs = owner_of(parts, address)
-        if theirs is not None and not is_free(parts, theirs):
+        if theirs is not None:
             raise foreign_folder(parts, address, theirs, f"rows of {name}")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from millpond.errors import ChangeRefused
-from millpond.followers.cursors import CursorPath, follower_name, home_of
+from millpond.followers.cursors import CursorPath, follower_name
 from millpond.followers.record_rows import ReadSection, RowsReader
 from millpond.followers.runner import Runner, Runners
 from millpond.followers.sinks.in_process import Foreach, MemoryTables
@@ -139,7 +139,6 @@ class AttachedSinks:
                 self._pond,
                 self._letters,
                 since,
-                home_of(self._cursors),
             )
             for stream in streams
             if (sink := stream.on_malformed.sink) is not None

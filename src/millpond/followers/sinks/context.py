@@ -25,7 +25,7 @@ class SinkContext(NamedTuple):
     `cursors`: the folder for cursors of sinks that have no folder of their own. `since`: a sink without a cursor starts
     after this record. `late`: the sink takes the late rows. `memory`, `functions` and `lookups` belong to the process:
     the tables of memory sinks, the functions of `foreach` sinks by query, and what opens rows of other programs.
-    `instances`: how instances write into the pond's own store. `home`: the host and folder of the pond, if it is local.
+    `instances`: how instances write into the pond's own store.
     """
 
     query: AnyQuery
@@ -40,7 +40,6 @@ class SinkContext(NamedTuple):
     functions: Mapping[str, Foreach]
     lookups: Callable[[str | None], OpenRows] | None
     instances: Instances | None = None
-    home: str = ""
 
     @property
     def options(self) -> dict[str, str]:

@@ -10,9 +10,7 @@ The cursor file is written afterwards and may be lost; the highest number among 
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Iterable
-from pathlib import Path
 
 import msgspec
 import pyarrow as pa
@@ -29,7 +27,6 @@ from millpond.log.locations.address import Address
 from millpond.log.manifest import Manifest
 from millpond.log.port import numbered_name
 from millpond.log.records import Entry
-from millpond.state.ports.files import IDENTITY
 
 MARKER_NAME = "_millpond"
 CURSOR_NAME = "_millpond_cursor"
@@ -38,35 +35,17 @@ _PART = re.compile(r"part-(\d{20})\.[a-z]+")
 
 
 class Marker(msgspec.Struct, frozen=True):
-    """The content of the file `_millpond`: the owner of the folder, and whether it is for late rows.
-
-    `home`: the host and the folder of the pond, if that is local, by which others find out whether it still exists.
-    """
+    """The content of the file `_millpond`: the owner of the folder, and whether it is for late rows."""
 
     pond: str
     query: str
     format: str
     version: int = _MARKER_VERSION
     late: bool = False
-    home: str = ""
-
-    def is_gone(self) -> bool:
-        """Whether the pond was deleted or moved; False if that cannot be known."""
-        host, _, folder = self.home.partition(":")
-        if host != socket.gethostname() or not folder:
-            return False
-        try:
-            return (Path(folder) / IDENTITY).read_text(encoding="utf-8") != self.pond
-        except (FileNotFoundError, NotADirectoryError):
-            return True
-        except (OSError, UnicodeDecodeError):
-            return False
 
 
 class FolderSink:
     """Writes rows to a folder, which is created if missing. A new folder starts after record `since`.
-
-    It takes a folder without rows of a pond that no longer exists.
 
     Raises:
         ForeignPondError: the folder belongs to another pond or query, or holds files and has no owner.
@@ -82,7 +61,6 @@ class FolderSink:
         rows: RowsReader,
         since: int = NOTHING_APPLIED,
         late: bool = False,
-        home: str = "",
     ) -> None:
         self.name = follower_name(query, late)
         self._query = query
@@ -91,7 +69,7 @@ class FolderSink:
         self._rows = rows
         self._cursor_file = CursorFile(address / CURSOR_NAME)
         self._parts = part_folder(address)
-        self._check_ours(Marker(pond_id, query, form.name, late=late, home=home))
+        self._check_ours(Marker(pond_id, query, form.name, late=late))
         self._last_cursor = Cursor(since)
         self._parts.clean(self.cursor().n)
 
@@ -104,8 +82,7 @@ class FolderSink:
         """
         address = context.address
         form = format_of(context.sink, () if context.late else context.query.output)
-        rows, since = context.rows, context.since
-        return cls(context.query.name, context.pond, address, form, rows, since, context.late, context.home)
+        return cls(context.query.name, context.pond, address, form, context.rows, context.since, context.late)
 
     def cursor(self) -> Cursor:
         """See `Follower.cursor`: the highest of the cursor file, the parts' names and `since`."""
@@ -153,16 +130,11 @@ class FolderSink:
 
     def _check_ours(self, ours: Marker) -> None:
         theirs = owner_of(self._parts, self._address)
-        if theirs is not None and theirs != ours and _is_empty(self._parts):
-            was_moved = _at(ours.home, theirs) == ours
-            if was_moved or (theirs.pond != ours.pond and theirs.is_gone()):
-                self._parts.remove([MARKER_NAME] if was_moved else [CURSOR_NAME, MARKER_NAME])
-                theirs = None
         if theirs is None:
             self._check_nobodys(self._parts.names())
             self._parts.create(MARKER_NAME, lambda file: file.write(msgspec.json.encode(ours)))
             theirs = owner_of(self._parts, self._address) or ours
-        if _at(ours.home, theirs) != ours:
+        if theirs != ours:
             raise foreign_folder(self._parts, self._address, theirs, f"{_content_of(ours)} of query {ours.query}")
 
     def _check_nobodys(self, names: Iterable[str]) -> None:
@@ -191,28 +163,18 @@ def owner_of(parts: PartFolder, address: Address) -> Marker | None:
         ) from error
 
 
-def is_free(parts: PartFolder, theirs: Marker) -> bool:
-    """Whether a folder has no rows, and belongs to a pond that no longer exists.
-
-    The folder of a pond that exists is not free, because that pond may run, and would write files of the same names.
-    """
-    return theirs.is_gone() and _is_empty(parts)
-
-
 def foreign_folder(parts: PartFolder, address: Address, theirs: Marker, wanted: str) -> ForeignPondError:
-    """The error that a folder for the `wanted` rows belongs to others."""
+    """The error that a folder for the `wanted` rows belongs to others.
+
+    A folder without rows is not taken either, because the other pond may run, and would write files of the same names.
+    """
     empty = _is_empty(parts)
-    where = f" in {theirs.home.partition(':')[2]}" if theirs.home else ""
     return ForeignPondError(
         f"The folder {address} {'is for' if empty else 'holds'} {_content_of(theirs)} of query {theirs.query} of pond "
-        f"{theirs.pond}{where}{', and has no rows yet' if empty else ''}.",
+        f"{theirs.pond}{', and has no rows yet' if empty else ''}.",
         f"{'Delete the folder if that pond is no longer used. ' if empty else ''}Choose another folder for the "
         f"{wanted}.",
     )
-
-
-def _at(home: str, marker: Marker) -> Marker:
-    return msgspec.structs.replace(marker, home=home)
 
 
 def _is_empty(parts: PartFolder) -> bool:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TypeAlias
 
 from millpond.errors import PlaceError, UnsupportedQuery
-from millpond.followers.cursors import CursorFile, CursorPath, cursor_path, home_of
+from millpond.followers.cursors import CursorFile, CursorPath, cursor_path
 from millpond.followers.record_rows import RowsReader
 from millpond.followers.sinks.context import SinkContext
 from millpond.followers.sinks.file_formats import format_of
@@ -58,24 +58,23 @@ def sink_follower(
         raise UnsupportedQuery(f"The late rows of {query.name} cannot go to {kind.name}.", f"Use one of {known}.")
     folder = cursors / "late" if late else cursors
     context = SinkContext(
-        query, sink, kind, pond_id, rows, folder, since, late, memory, functions or {}, opens, instances,
-        home_of(cursors),
+        query, sink, kind, pond_id, rows, folder, since, late, memory, functions or {}, opens, instances
     )
     opener: OpenSink = imported(f"the sink {kind.name}", kind.opens, kind.extra)
     return opener(context)
 
 
 def dead_letter_follower(
-    stream: str, sink: Sink, pond_id: str, rows: RowsReader, since: int = NOTHING_APPLIED, home: str = ""
+    stream: str, sink: Sink, pond_id: str, rows: RowsReader, since: int = NOTHING_APPLIED
 ) -> Follower:
     """The follower that writes the malformed records of a stream to their folder; `rows` reads these records.
 
-    A new folder begins after record `since`, which it stores at once. `home`: see `home_of`.
+    A new folder begins after record `since`, which it stores at once.
 
     ForeignPondError, PlaceError: see `FolderSink`.
     """
     folder = address_of(sink.path or "", "The sink's path")
-    made = FolderSink(dead_letters_of(stream), pond_id, folder, format_of(sink), rows, since, home=home)
+    made = FolderSink(dead_letters_of(stream), pond_id, folder, format_of(sink), rows, since)
     if since != NOTHING_APPLIED and made.cursor() == Cursor(since):
         made.rewind(Cursor(since))
     return made

@@ -22,7 +22,6 @@ from millpond.control.checks.sink_folders import check_sink_folders
 from millpond.control.diagnose.dead_letters import kinds
 from millpond.errors import CorruptError, DiskFullError, ForeignPondError, PlaceError, TruthError, UnsupportedQuery
 from millpond.followers import part_folders
-from millpond.followers.cursors import CursorFile
 from millpond.followers.sinks.file_formats import format_of
 from millpond.followers.sinks.folder import CURSOR_NAME, FolderSink, Marker, folder_cursor
 from millpond.followers.sinks.make_sink import sink_follower
@@ -36,7 +35,6 @@ from millpond.model.query import Named, Query
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.runtime.packets.row_batches import dead_letters_of
-from millpond.state.ports.files import IDENTITY
 
 NOW = datetime(2013, 1, 1, tzinfo=timezone.utc)
 END_US = 1356998400_000000
@@ -255,46 +253,24 @@ def test_file_system_without_hard_links(filled: Any, tmp_path: Path, monkeypatch
     assert list(visible(tmp_path / "out")) == [part(1), part(3), part(5)]
 
 
-def test_a_folder_without_rows_of_a_pond_that_is_gone_is_taken(filled: Any, tmp_path: Path) -> None:
-    out, home = tmp_path / "out", filled.path / IDENTITY
-    home.write_text("old")
-    CursorFile(out / CURSOR_NAME).write(make(filled, out, pond_id="old").cursor())
-    with pytest.raises(ForeignPondError, match=f"of pond old in {filled.path}, and has no rows yet"):
-        make(filled, out)
-    text = f"CREATE STREAMING TABLE q USING parquet TBLPROPERTIES ('path' = '{out}') AS SELECT 1"
-    with pytest.raises(ForeignPondError, match="and has no rows yet"):
-        check_sink_folders(text)
-    home.write_text("p")  # another pond is in its place
-    check_sink_folders(text)
-    sink = make(filled, out)
-    filled.feed(sink)
-    assert len(visible(out)) == 3
-    home.unlink()
-    with pytest.raises(ForeignPondError, match="holds parquet of query q of pond p"):
-        make(filled, out, pond_id="new")
-    with pytest.raises(ForeignPondError, match="holds parquet of query q of pond p"):
-        check_sink_folders(text)
-
-
-def test_a_pond_that_was_moved_keeps_its_folder_without_rows(filled: Any, tmp_path: Path) -> None:
+def test_folders_of_another_pond_are_refused_before_spark_starts(filled: Any, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    (filled.path / IDENTITY).write_text("p")
-    make(filled, out)
-    marker = msgspec.json.decode((out / "_millpond").read_bytes(), type=Marker)
-    moved = replace(marker, home=f"{marker.home}/elsewhere")
-    (out / "_millpond").write_bytes(msgspec.json.encode(moved))
-    assert moved.is_gone() and not marker.is_gone() and not replace(marker, home="another-host:/x").is_gone()
-    make(filled, out)
-    assert msgspec.json.decode((out / "_millpond").read_bytes(), type=Marker) == marker
+    text = f"CREATE STREAMING TABLE q USING parquet TBLPROPERTIES ('path' = '{out}') AS SELECT 1"
+    check_sink_folders(text)
+    sink = make(filled, out, pond_id="old")
+    with pytest.raises(ForeignPondError, match="of pond old, and has no rows yet"):
+        check_sink_folders(text)
+    filled.feed(sink)
+    with pytest.raises(ForeignPondError, match="holds parquet of query q of pond old"):
+        check_sink_folders(text)
 
 
 def test_foreign_folders_are_refused(filled: Any, tmp_path: Path) -> None:
-    (filled.path / IDENTITY).write_text("p")
     make(filled, tmp_path / "out")
     for other in ({"pond_id": "another"}, {"name": "another"}, {"form": "json"}):
         with pytest.raises(ForeignPondError, match="parquet of query q of pond p"):
             make(filled, tmp_path / "out", **other)
-    with pytest.raises(ForeignPondError, match=r"pond p in .*, and has no rows yet\. Delete the folder if"):
+    with pytest.raises(ForeignPondError, match=r"pond p, and has no rows yet\. Delete the folder if that pond is no"):
         make(filled, tmp_path / "out", pond_id="another")
     late = replace(query(Sink("json")), late=Sink("parquet", str(tmp_path / "out")))
     with pytest.raises(ForeignPondError, match=r"parquet of query q .*another folder for the late rows \(parquet\)"):
