@@ -36,7 +36,7 @@ def entrance(http_client: Callable[[Any], Any]) -> Callable[..., Any]:
 
 def test_without_its_libraries_the_page_says_how_to_install_them(entrance: Callable[..., Any]) -> None:
     found = entrance()
-    assert found.get("/").headers["location"] == "/sign-in"
+    assert {found.get(path).headers["location"] for path in ("/", "/console")} == {"/sign-in"}
     assert "not installed. Run <code>pip install " in found.get("/sign-in").text
 
 
@@ -56,7 +56,9 @@ def test_the_token_or_a_code_gives_a_session_and_never_the_token(entrance: Calla
         assert TOKEN not in cookie and {"HttpOnly", "SameSite=strict", "Secure"} <= set(cookie.split("; "))
         session = sessions.in_cookies(cookie.partition(";")[0])
         assert sessions.accepts("session", session)
-    assert found.get("/", headers={"cookie": f"{sessions.cookie}={session}"}).headers["location"] == "/console/"
+    for path in ("/", "/console"):
+        inside = found.get(path, headers={"cookie": f"{sessions.cookie}={session}"})
+        assert inside.headers["location"] == "/console/"
     left = found.post("/sign-out", headers={"cookie": f"{sessions.cookie}={session}"})
     assert left.headers["location"] == "/sign-in" and "Max-Age=0" in left.headers["set-cookie"]
 

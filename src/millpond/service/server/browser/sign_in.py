@@ -35,7 +35,7 @@ _FORM = """<form method="post" action="{action}"><label for="token">Token of the
 
 
 class Entrance:
-    """The routes `/`, `/sign-in` and `/sign-out`, and the console behind them.
+    """The routes `/`, `/console`, `/sign-in` and `/sign-out`, and the console behind them.
 
     `console`: loads the console at the first request; None: its libraries are not installed.
     """
@@ -48,7 +48,8 @@ class Entrance:
 
     def add_to(self, app: FastAPI) -> None:
         """Add the routes to the application of the service."""
-        app.add_api_route("/", self._root, include_in_schema=False)
+        for path in ("/", CONSOLE):
+            app.add_api_route(path, self._root, include_in_schema=False)
         app.add_api_route(SIGN_IN, self._visited, include_in_schema=False)
         app.add_api_route(SIGN_IN, self._sent, methods=["POST"], include_in_schema=False)
         app.add_api_route(SIGN_OUT, self._sign_out, methods=["POST"], include_in_schema=False)
