@@ -96,13 +96,24 @@ def start_gateway(java: Java, conf: Mapping[str, str], archive: Path, *, mllib: 
     folder = Path(tempfile.mkdtemp(prefix="millpond-gateway-"))
     try:
         command = with_archive(with_named_jars(launch_command(java, conf), mllib=mllib), archive)
-        variables = {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(folder / "port")}
+        variables = {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(folder / "port")} | local_address(conf)
         process = _spawn(command, _environment(java) | variables)
         _wait_for(folder / "port", process, java)
         port, secret = _read_connection((folder / "port").read_bytes())
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return Gateway(port, secret, process)
+
+
+def local_address(conf: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variable with which a Spark on loopback starts on a host whose name does not resolve, as in some containers.
+
+    >>> local_address({"spark.driver.bindAddress": "127.0.0.1"}, {}), local_address({}, {})
+    ({'SPARK_LOCAL_IP': '127.0.0.1'}, {})
+    """
+    if conf.get("spark.driver.bindAddress") != "127.0.0.1" or {"SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME"} & {*environ}:
+        return {}
+    return {"SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 @contextmanager
