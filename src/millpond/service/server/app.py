@@ -306,7 +306,7 @@ def _exchange(app: FastAPI, verbs: HostedPond, rows: RowStream) -> None:
         summary=f"The latest rows of all keys of a served query, as a stream of Arrow ({_ARROW})",
     )  # fmt: skip
     def table(name: str) -> Response:
-        return Response(verbs.table(named(name)), 200, HEADERS, _ARROW)
+        return StreamingResponse(verbs.table(named(name)), 200, HEADERS, _ARROW)
 
     @app.get(
         "/v1/queries/{name}/rows", **_doc(RowsSent),

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
+from io import BytesIO
 from typing import cast
 
 import pyarrow as pa
@@ -69,6 +70,7 @@ _PRICED = ("emit", "correct_for", "incomplete", "backfill", "late_by", "state_tt
 """The fields of `Asked`, besides the text and those above, on which the price of a query depends."""
 
 _EXAMPLES = 20
+_ROWS_OF_PART = 65_536
 _log = logging.getLogger("millpond.service")
 
 
@@ -202,13 +204,9 @@ class HostedPond:
         start, end = served.document["window"]
         return Found(served.n, served.document["row"], (start, end), served.document["epoch"])
 
-    def table(self, name: str) -> bytes:
-        """The latest rows of all keys of a served query, as a stream of Arrow."""
-        rows = self._pond().served_rows(name)
-        with pa.BufferOutputStream() as sink:
-            with pa.ipc.new_stream(sink, rows.schema) as stream:
-                stream.write_table(rows)
-            return bytes(sink.getvalue())
+    def table(self, name: str) -> Iterator[bytes]:
+        """The latest rows of all keys of a served query, as a stream of Arrow in parts."""
+        return arrow_stream(self._pond().served_rows(name))
 
     def placement(self) -> Placed:
         """Where the buckets of served rows are."""
@@ -367,3 +365,19 @@ def _sink(request: Asked) -> Sink:
     elif kind.connection is not None:
         options["connection"] = offered(request.connection, kind.connection)
     return Sink(kind.name, None, tuple(sorted(options.items())))
+
+
+def arrow_stream(rows: pa.Table) -> Iterator[bytes]:
+    """A table as a stream of Arrow, in parts of at most 65,536 rows.
+
+    >>> pa.ipc.open_stream(b"".join(arrow_stream(pa.table({"n": range(70_000)})))).read_all()["n"].num_chunks
+    2
+    """
+    part = BytesIO()
+    with pa.ipc.new_stream(part, rows.schema) as stream:
+        for batch in rows.to_batches(max_chunksize=_ROWS_OF_PART):
+            stream.write_batch(batch)
+            yield part.getvalue()
+            part.seek(0)
+            part.truncate()
+    yield part.getvalue()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -51,6 +51,7 @@ from millpond.service.api.messages import (
     Version,
 )
 from millpond.service.server.app import make_app
+from millpond.service.server.hosted_pond import arrow_stream
 from millpond.spans import Span
 
 TIMES = {
@@ -107,11 +108,8 @@ class Fake:
         self._did("lookup", name, tuple(key))
         return Found(5, {"n": 3}, (0, 10), 4)
 
-    def table(self, name: str) -> bytes:
-        with pa.BufferOutputStream() as sink:
-            with pa.ipc.new_stream(sink, ROWS.schema) as stream:
-                stream.write_table(ROWS)
-            return bytes(sink.getvalue())
+    def table(self, name: str) -> Iterator[bytes]:
+        return arrow_stream(ROWS)
 
     def trace(self, epochs: int) -> Trace:
         self._did("trace", epochs)
