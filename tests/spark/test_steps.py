@@ -159,7 +159,6 @@ TEXTS = {
       WHERE lo < v""",
     "of_distinct_with_table": f"""SELECT window(t, '9 seconds') AS w, name, sum(v) AS s FROM (SELECT t, v, name FROM
       (SELECT DISTINCT k, v, t FROM {READ}) AS c LEFT JOIN {DIMS} ON c.k = d.k) GROUP BY ALL""",
-    "as_written": f"SELECT V, K, window(t, '5 seconds') AS w FROM {READ} GROUP BY v, k, window(t, '5 seconds')",
     "join_of_united": f"""WITH c AS ({COUNTS}) SELECT c.k, u.n FROM c JOIN (SELECT w, k, n FROM c UNION ALL
       SELECT window(t, '5 seconds') AS w, k, max(v) FROM {READ} GROUP BY ALL) AS u ON c.w = u.w AND c.k = u.k""",
 }  # fmt: skip

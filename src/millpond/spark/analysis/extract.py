@@ -120,13 +120,6 @@ def _with_rows_of_tables(context: StepContext, node: JavaObject, above: list[Jav
     return Reader(context, source, input_plan).rows_above(found, outputs(node), above)
 
 
-def _named_as(result: JavaObject, written: JavaObject) -> JavaObject:
-    """The result column with the name that the SELECT has; Spark names a key as GROUP BY does, such as `kInd`."""
-    name = str(written.name())
-    renames = kind_of(result) == "AttributeReference" and str(result.name()) != name
-    return result.withName(name) if renames else result
-
-
 class Reader(InputTranslator):
     """Reads a plan with an aggregation; `above` refers to the part above it."""
 
@@ -150,7 +143,6 @@ class Reader(InputTranslator):
     def read(self, plan: JavaObject, above: list[JavaObject], sets: Sets) -> Extraction:
         self._sets = sets
         groups, calls, results = self._catalyst.aggregation(plan)
-        results = list(map(_named_as, results, items(plan.aggregateExpressions())))
         time, window = self._window([sets.input(group) for group in groups], plan.child())
         keys = self._keys(groups)
         aggregates = self._aggregates(calls)
