@@ -186,7 +186,8 @@ class FilesLostError(StoreError, code="MP-FILES-LOST"):
 class TooManyPairsError(StateError, code="MP-PAIRS"):
     """A join without equal keys would try more pairs of events in one epoch than it may.
 
-    Or a result that is emitted again has several rows of a table.
+    Or a result that is emitted again has several rows of a table, or each result would be compared with all rows of a
+    large table.
     """
 
 

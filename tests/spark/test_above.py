@@ -39,6 +39,10 @@ HOURLY = """SELECT to_json(sort_array(collect_list(t))) AS ts, date_format(windo
 RAISING = "SELECT sort_array(collect_set(v))[0] AS x FROM {tx} GROUP BY k, window(ts, '1 minute')"
 NAMED = """SELECT a.k, a.n, name, upper(name) || n AS u, lo FROM (SELECT k, count(*) AS n FROM {tx} GROUP BY k) AS a
     JOIN dims ON dims.k = a.k AND n BETWEEN lo AND hi"""
+ALL_ROWS = """SELECT k, n FROM (SELECT k, count(*) AS n FROM {tx} GROUP BY k, window(ts, '1 minute'))
+    WHERE EXISTS (SELECT 1 FROM many WHERE id < n)"""
+BAD_KEY = """SELECT k, n FROM (SELECT k, count(*) AS n FROM {tx} GROUP BY k, window(ts, '1 minute'))
+    JOIN (VALUES ('1'), ('abc')) AS q(a) ON CAST(q.a AS INT) = n + 1000"""
 RUNNING = """SELECT k, to_json(struct(count(*) AS n, sum(v) AS s)) AS j FROM {tx}
     GROUP BY k HAVING bit_count(count(*)) = 1"""
 
@@ -73,14 +77,18 @@ def test_rows_are_those_of_sparks_batch_in_every_mode(spark: SparkSession, tmp_p
         pond.add("hopping", HOPPING.format(tx=stream))
         pond.add("sessions", SESSIONS.format(tx=stream))
         pond.load(f"CREATE TEMPORARY VIEW dims USING parquet OPTIONS (path '{tmp_path / 'dims'}', refresh '1 second');")
+        pond.load(f"CREATE TEMPORARY VIEW many USING parquet OPTIONS (path '{tmp_path / 'many'}');")
         pond.add("running", RUNNING.format(tx=stream), emit="update")
         pond.add("named", NAMED.format(tx=stream), emit="update")
         pond.add("several", NAMED.format(tx=stream).replace(" AND n BETWEEN lo AND hi", ""), emit="update")
         pond.add("raising", RAISING.format(tx=stream))
+        pond.add("all_rows", ALL_ROWS.format(tx=stream))
+        pond.add("bad_key", BAD_KEY.format(tx=stream))
         pond.add("hourly", HOURLY.format(final="STREAM final"))
 
     dims = "VALUES ('aa', 'x', 0, 11), ('aa', 'y', 12, 99), ('b', 'z', 20, 60) AS dims(k, name, lo, hi)"
     spark.sql(f"SELECT * FROM {dims}").coalesce(1).write.parquet(str(tmp_path / "dims"))
+    spark.range(10_001).coalesce(1).write.parquet(str(tmp_path / "many"))
     for number in range(2):
         write_json(source, number, _events(number, 60))
     with Pond(spark, tmp_path / "pond", instances=2) as pond:
@@ -93,7 +101,8 @@ def test_rows_are_those_of_sparks_batch_in_every_mode(spark: SparkSession, tmp_p
         names = ("final", "hopping", "sessions", "running", "hourly", "named")
         ours = {name: pond.table(name).to_pylist() for name in names}
         assert {problem.about: problem.code for problem in pond.problems()} == {
-            "query raising": "MP-OVERFLOW", "query several": "MP-PAIRS",
+            "query raising": "MP-OVERFLOW", "query several": "MP-PAIRS", "query all_rows": "MP-PAIRS",
+            "query bad_key": "MP-OVERFLOW",
         }  # fmt: skip
     spark.read.schema(COLUMNS).json(str(source)).createOrReplaceTempView("above_tx")
     for name, text in (("final", FINAL), ("hopping", HOPPING), ("sessions", SESSIONS), ("hourly", HOURLY)):
@@ -146,3 +155,12 @@ def test_what_cannot_stand_above_an_aggregation_is_refused_by_name(spark: SparkS
         ):
             with pytest.raises(UnsupportedQuery, match=reason):
                 pond.add("q", text.format(output))
+
+
+def test_a_key_has_the_name_of_group_by_as_in_ponds_that_are_stored(spark: SparkSession, tmp_path: Path) -> None:
+    """A pond compares its stored queries with the given ones, so another name is another query."""
+    with Pond(spark, tmp_path / "pond", instances=1) as pond:
+        pond.load(f"CREATE TABLE tx ({COLUMNS}) USING json OPTIONS (path '{tmp_path}');")
+        stream = "STREAM tx WATERMARK ts DELAY OF INTERVAL 0 SECONDS"
+        pond.add("q", f"SELECT K FROM {stream} GROUP BY k, window(ts, '1 hour')")
+        assert [item.name for query in pond.queries for item in query.output] == ["k"]

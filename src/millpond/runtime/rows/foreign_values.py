@@ -14,14 +14,21 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from millpond.errors import CorruptError, UnsupportedQuery
+from millpond.errors import CorruptError, TooManyPairsError, UnsupportedQuery
 from millpond.kernels.columns import Values, arrow_type, attempted
 from millpond.model.expressions import Foreign
 from millpond.model.types import is_known
 
 QUERY, REQUEST = "query", "request"
 """The columns of the requests: the query, and the number of the request among those of the query."""
+
+MOST_ROWS = 10_000
+"""The most rows of a table of which each result tries all, because a join compares nothing for equality."""
+
+TOO_MANY = ".too_many"
+"""After the name of an expression: the column with whether a table that it reads whole has too many rows."""
 
 
 class ForeignValues(Protocol):
@@ -82,6 +89,7 @@ class EvaluatedValues:
 
         Raises:
             CorruptError: the fold has requested other values before.
+            TooManyPairsError: an expression reads a table whole that has too many rows for this.
         """
         number = self._counts.get(query, 0)
         self._counts[query] = number + 1
@@ -92,6 +100,14 @@ class EvaluatedValues:
         if self._table is None or not rows:
             return {foreign.name: _none(foreign) for foreign in foreigns}
         part = self._table.slice(first, rows)
+        for foreign in foreigns:
+            name = foreign.name + TOO_MANY
+            if name in part.column_names and pc.any(part[name]).as_py():
+                raise TooManyPairsError(
+                    f"`{foreign.sql}` of query {query!r} tries all rows of a table for each result, and there are "
+                    f"more than {MOST_ROWS:,}.",
+                    "Compare a column of the table with one of the result by `=`; for NOT IN, write NOT EXISTS.",
+                )
         return {foreign.name: attempted(_whole(part[foreign.name]), foreign.type) for foreign in foreigns}
 
 
