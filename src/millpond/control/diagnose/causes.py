@@ -169,8 +169,12 @@ def _reasons(facts: Facts, counts: QueryFates) -> dict[str, tuple[int, str]]:
     )
     letters = ", ".join(f"`millpond dlq list {folder}`" for _, folder in facts.dead_letters)
     others = " and ".join(stream for stream, _ in facts.dead_letters)
-    exact = f"{', '.join(facts.dead_reasons)} ({letters})" if facts.dead_reasons else ""
-    if facts.recent.letters < counts.dead:  # others have no dead letter
+    recent, known = facts.recent, facts.dead_reasons
+    written = recent.letters
+    if counts is recent.counts_since_applied:
+        written, known = recent.letters_since_applied, facts.dead_reasons_since_applied
+    exact = f"{', '.join(known)} ({letters})" if known else ""
+    if written < counts.dead:  # others have no dead letter
         exact = ""
     if letters and not exact:
         raises += f". The dead letters of {others} have the reasons for its records: {letters}"

@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -159,11 +159,12 @@ def kinds(folder: Path) -> list[Kind]:
     return sorted(rows, key=lambda kind: (-kind.letters, kind.topic, kind.reason))
 
 
-def newest_reasons(folder: Path) -> list[str]:
-    """The most frequent reasons of the newest dead letters in a folder; empty if it has none, or cannot be read."""
+def newest_reasons(folder: Path, after: int) -> list[str]:
+    """The most frequent reasons of the newest dead letters after record `after`; empty if the folder cannot be read."""
     found = Counter[str]()
     with suppress(ForeignPondError, PlaceError):
-        for _, table in islice(LetterFolder.of(folder).parts(["reason"], newest_first=True), _NEWEST):
+        newest = islice(LetterFolder.of(folder).parts(["reason"], newest_first=True), _NEWEST)
+        for _, table in takewhile(lambda part: part[0] > after, newest):
             found.update(table["reason"].to_pylist())
     return [reason for reason, _ in found.most_common(_REASONS)]
 

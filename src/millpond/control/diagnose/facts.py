@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from millpond.control.diagnose.dead_letters import newest_reasons
-from millpond.control.wiring.pond_reader import newest_records
+from millpond.control.wiring.pond_reader import RECORDS_READ, newest_records
 from millpond.control.wiring.truth import Truth
 from millpond.errors import QueryTypeError
 from millpond.followers.runner import FollowerStatus
@@ -91,7 +91,8 @@ class QueryRecords(msgspec.Struct, frozen=True, rename=_RECENT_IN_JSON):
     `last_applied_n`: the last record that applied an event. `counts_since_applied`: counts of the records after it.
     `at_us`: the writer's clock at the last epoch. `last_rows_n`: the last record with rows. `host` and `pid`: of the
     driver that claimed last, None if its claim is older. `owners_changed`: a change of owners that was followed by at
-    most one epoch. `letters`: the number of dead letters of the streams that it reads.
+    most one epoch. `letters`: the number of dead letters of the streams that it reads. `letters_since_applied`: their
+    number after `last_applied_n`.
     """
 
     epochs: int
@@ -105,6 +106,7 @@ class QueryRecords(msgspec.Struct, frozen=True, rename=_RECENT_IN_JSON):
     pid: int | None = None
     owners_changed: OwnersChanged | None = None
     letters: int = 0
+    letters_since_applied: int = 0
 
 
 class Facts(msgspec.Struct, frozen=True, rename={"recent": "tail", "upstream": "behind"}):
@@ -116,7 +118,8 @@ class Facts(msgspec.Struct, frozen=True, rename={"recent": "tail", "upstream": "
     later, which does not emit windows that start before this time. `first`: the first window that such a query will
     emit; None once an open window contains events, because `due` then describes it. `dead_letters`: declared streams
     that it reads and that keep their dead letters, each with the folder. `labels`: what users call its streams.
-    `dead_reasons`: the most frequent reasons of their newest dead letters.
+    `dead_reasons`: the most frequent reasons of their newest dead letters. `dead_reasons_since_applied`: of those after
+    the last record that applied an event.
     """
 
     n: int
@@ -137,6 +140,7 @@ class Facts(msgspec.Struct, frozen=True, rename={"recent": "tail", "upstream": "
     dead_letters: tuple[tuple[str, str], ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
     dead_reasons: tuple[str, ...] = ()
+    dead_reasons_since_applied: tuple[str, ...] = ()
 
     @property
     def slowest(self) -> tuple[Partition, ...]:
@@ -186,6 +190,7 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
     kept = [(one.name, sink) for one in spec.sources if (sink := one.on_malformed.sink) and one.name in read]
     folders = [Path(sink_path(sink, "The folder of dead letters")) for _, sink in kept] if recent.letters else []
     followed = {f"sink:{name}", ViewFollower.name} if query.serve else {f"sink:{name}"}
+    since = manifest.n - RECORDS_READ if recent.last_applied_n is None else recent.last_applied_n
     return Facts(
         manifest.n,
         query,
@@ -204,8 +209,13 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         None if first is None else Due(*first),
         tuple((stream, sink.path or "") for stream, sink in kept),
         tuple(stream_labels(streams[name] for name in streams_of(query, streams)).items()),
-        tuple(dict.fromkeys(reason for folder in folders for reason in newest_reasons(folder))),
+        _reasons(folders, manifest.n - RECORDS_READ),
+        _reasons(folders, since) if recent.letters_since_applied else (),
     )  # fmt: skip
+
+
+def _reasons(folders: Sequence[Path], after: int) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(reason for folder in folders for reason in newest_reasons(folder, after)))
 
 
 def _mark(manifest: Manifest, side: Side) -> int | None:
@@ -218,7 +228,7 @@ def _recent_records(log: Log, head: int, name: str, spec: PondSpec, sources: Seq
     epochs, claim, at_us, last_applied_n, last_rows_n, n = 0, None, None, None, None, head
     owners_changed: OwnersChanged | None = None
     total = dict.fromkeys(QueryFates.__struct_fields__, 0)
-    since, letters = dict(total), 0
+    since, letters, letters_since = dict(total), 0, 0
     for n, record in newest_records(log, head):
         if isinstance(record, ClaimRecord) and claim is None:
             claim = record
@@ -231,7 +241,8 @@ def _recent_records(log: Log, head: int, name: str, spec: PondSpec, sources: Seq
             at_us = record.at if at_us is None else at_us
             record = visible_record(record, spec)
             found = dict(record.counts.get(name, {}))
-            letters += sum(record.counts.get(stream_counts(one), {}).get("dead_letters", 0) for one in sources)
+            written = sum(record.counts.get(stream_counts(one), {}).get("dead_letters", 0) for one in sources)
+            letters += written
             for what in ("rows", "withheld"):
                 found[what] = sum(record.counts.get(one, {}).get(what, 0) for one in versions)
             last_rows_n = n if last_rows_n is None and found.get("rows") else last_rows_n
@@ -239,9 +250,12 @@ def _recent_records(log: Log, head: int, name: str, spec: PondSpec, sources: Seq
             for what in total:
                 total[what] += found.get(what, 0)
                 since[what] += found.get(what, 0) if last_applied_n is None else 0
+            letters_since += written if last_applied_n is None else 0
     host, pid = (claim.host, claim.pid) if claim is not None else (None, None)
     counts = QueryFates(**total), QueryFates(**since)
-    return QueryRecords(epochs, n <= 0, *counts, last_applied_n, at_us, last_rows_n, host, pid, owners_changed, letters)
+    return QueryRecords(
+        epochs, n <= 0, *counts, last_applied_n, at_us, last_rows_n, host, pid, owners_changed, letters, letters_since
+    )  # fmt: skip
 
 
 def newest_time(stream: Stream, manifest: Manifest) -> int | None:

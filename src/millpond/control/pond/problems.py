@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -170,18 +171,20 @@ every join that reads the column concerned. Correct them, or read the table in m
 
 
 class _Loss(NamedTuple):
-    """Events that queries lost alike: of the same sources, late or dead, equally many, and kept by a sink or not."""
+    """Losses that are equal for several queries: the sources, late or dead, the numbers, and kept by a sink or not."""
 
     sources: tuple[str, ...]
     kind: Literal["late", "dead"]
     number: int
+    read: int
+    by_partition: tuple[tuple[str, int], ...]
     kept: bool = False
 
 
 def losses(
     counts: Mapping[str, QueryCounts], queries: Mapping[str, AnyQuery], streams: Iterable[Stream]
 ) -> Iterator[Problem]:
-    """A problem for the queries that lost the same events; a failure if many are dead, or late and not kept by a sink.
+    """A problem for queries with equal losses; a failure if many events are dead, or late and not kept by a sink.
 
     `streams`: those that the queries read, with the sources of derived streams that keep dead letters.
     """
@@ -197,23 +200,31 @@ def losses(
         if (whole.dead if kept else whole.late + whole.dead) >= MANY * whole.read:
             many.add(name)
         if whole.late:
-            alike.setdefault(_Loss(sources, "late", whole.late, kept), []).append(name)
+            loss = _Loss(sources, "late", whole.late, whole.read, _by_partition(found, "late"), kept)
+            alike.setdefault(loss, []).append(name)
         if whole.dead:
-            alike.setdefault(_Loss(sources, "dead", whole.dead), []).append(name)
+            loss = _Loss(sources, "dead", whole.dead, whole.read, _by_partition(found, "dead"))
+            alike.setdefault(loss, []).append(name)
     for loss, names in ((loss, sorted(of)) for loss, of in alike.items()):
-        read = max(counts[name].whole.read for name in names)
         who = f"Query {names[0]}" if len(names) == 1 else f"{len(names):,} queries ({_named(names)})"
-        they, their = ("it", "its") if len(names) == 1 else ("they", "their")
+        they, their = ("it", "its") if len(names) == 1 else ("each of them", "their")
         aside = f" Late events are kept by {their} 'late' sink." if loss.kept else ""
         sinks = (by_name[one].on_malformed.sink for one in loss.sources if loss.kind == "dead" and one in by_name)
         letters = "".join(f", and `millpond dlq list {sink.path}` for the dead letters" for sink in sinks if sink)
         yield Problem(
             IncompleteError.code,
             f"{loss.kind} events of {names[0]}",
-            f"{who} did not count {loss.number:,} of the {read:,} events {they} read ({loss.kind}).{aside} "
+            f"{who} did not count {loss.number:,} of the {loss.read:,} events {they} read ({loss.kind}).{aside} "
             f"Run `millpond why {names[0]}` to see the reason{letters}.",
             not loss.kept and not many.isdisjoint(names),
         )
+
+
+def _by_partition(counts: QueryCounts, kind: Literal["late", "dead"]) -> tuple[tuple[str, int], ...]:
+    lost = Counter[str]()
+    for name, found in counts.partitions.items():
+        lost[name.rpartition(":")[2]] += getattr(found, kind)  # a join has its stream before the partition
+    return tuple(sorted((+lost).items()))
 
 
 def unread(

@@ -1,4 +1,4 @@
-"""The page with the timeline of the newest epoch, and the steps in which the time of the newest epochs went."""
+"""The page with the timeline of the newest epoch with events, and the steps that the newest epochs spent time in."""
 
 from __future__ import annotations
 
@@ -42,10 +42,12 @@ def show_epochs(readings: Readings) -> None:
 
 
 def newest(trace: Trace) -> list[tuple[str, float, float]]:
-    """The spans of the newest epoch: track and step, and the milliseconds of its start in the epoch and its duration.
+    """The spans of the newest epoch with events: track and step, and the milliseconds of its start in the epoch and its
+    duration. Without such an epoch, of the newest one.
 
     >>> named = TraceEvent("thread_name", "M", 1, 1, args={"name": "driver"})
-    >>> spans = [TraceEvent("epoch", "X", 1, 1, 5_000, 4_000, {"record": 7}),
+    >>> spans = [TraceEvent("epoch", "X", 1, 1, 5_000, 4_000, {"record": 7, "events": 3}),
+    ...          TraceEvent("epoch", "X", 1, 1, 9_000, 1_000, {"record": 8, "events": 0}),
     ...          TraceEvent("job", "X", 1, 1, 6_000, 2_000, {"record": 7})]
     >>> newest(Trace([named, *spans]))
     [('driver epoch', 0.0, 4.0), ('driver job', 1.0, 2.0)]
@@ -61,7 +63,11 @@ def newest(trace: Trace) -> list[tuple[str, float, float]]:
 
 
 def _epoch(spans: list[TraceEvent]) -> TraceEvent | None:
-    return max((one for one in spans if one.name == EPOCH), key=lambda one: one.ts, default=None)
+    return max((one for one in spans if one.name == EPOCH), key=_by_events, default=None)
+
+
+def _by_events(epoch: TraceEvent) -> tuple[bool, int]:
+    return bool(epoch.args.get("events")), epoch.ts
 
 
 def _title(trace: Trace, rows: list[tuple[str, float, float]]) -> str:

@@ -191,6 +191,24 @@ def test_dead_events_may_have_dead_letters_with_the_reasons(folder: Path) -> Non
     assert says in bench.texts()["all-dead"]
 
 
+def test_only_dead_letters_since_the_last_applied_event_are_its_reason(folder: Path) -> None:
+    kept = Malformed("dead-letter", Sink("parquet", "/dead"))
+    bench = Bench(folder, query(), Stream("tx", FIELDS, Source("rate", ()), malformed=kept))
+    bench.events([1, None])
+    bench.events([None])
+    facts = replace(bench.facts(), dead_reasons=("the old one",))
+
+    def dead(written: int, *reasons: str) -> str:
+        recent = replace(facts.recent, letters=9, letters_since_applied=written)
+        found = explain_why(replace(facts, recent=recent, dead_reasons_since_applied=reasons)).causes
+        texts = {cause.code: cause.text for cause in found}
+        assert "dead: the old one" in texts["some-lost"]
+        return texts["all-dead"]
+
+    assert "ts is missing" in dead(0) and "the old one" not in dead(0)
+    assert "dead: the new one" in dead(1, "the new one")
+
+
 def test_what_raises_is_dead(folder: Path) -> None:
     bench = Bench(folder, query(argument=call("divide", (V, call("subtract", (V, V), "bigint")), "bigint")))
     bench.events([1])
@@ -412,7 +430,7 @@ def test_the_names_of_the_facts_in_json_stay(folder: Path) -> None:
     assert {"tail", "behind", "first", "complete_us"} <= facts.keys()
     assert [*facts["tail"]] == [
         "epochs", "all", "counts", "since", "applied_n", "at_us", "rows_n", "host", "pid", "remade",
-        "letters",
+        "letters", "letters_since_applied",
     ]  # fmt: skip
     assert facts["tail"]["remade"] == {"n": 1, "why": "2 instances", "after_us": 5}
 

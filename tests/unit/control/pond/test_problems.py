@@ -70,7 +70,7 @@ def test_a_few_late_events_are_a_warning_and_a_tenth_of_all_is_a_failure() -> No
     assert "did not count 1 of the 8,000 events it read (dead)." in two
 
 
-def test_queries_that_lost_the_same_events_are_one_problem() -> None:
+def test_queries_with_equal_losses_are_one_problem() -> None:
     parts = Stream("tx_1a2b3c4d", TX.columns, made_of=Derivation("tx WITH f(s) AS t", ("tx",), "1"))
     source = replace(TX, malformed=Malformed("dead-letter", Sink("parquet", "/dead")))
     others = [replace(Q, name=f"q{number}", stream="tx" if number % 2 else parts.name) for number in range(5)]
@@ -79,11 +79,17 @@ def test_queries_that_lost_the_same_events_are_one_problem() -> None:
     counts = {query.name: alike for query in others} | {"z": more}
     found = list(losses(counts, {query.name: query for query in [*others, replace(Q, name="z")]}, [source, parts]))
     assert [one.text for one in found] == [
-        "6 queries (q0, q1, q2 and 3 more) did not count 5 of the 100 events they read (dead). Run `millpond why q0` "
-        "to see the reason, and `millpond dlq list /dead` for the dead letters.",
+        "5 queries (q0, q1, q2 and 2 more) did not count 5 of the 100 events each of them read (dead). Run "
+        "`millpond why q0` to see the reason, and `millpond dlq list /dead` for the dead letters.",
         "Query z did not count 15 of the 99 events it read (late). Run `millpond why z` to see the reason.",
+        "Query z did not count 5 of the 99 events it read (dead). Run `millpond why z` to see the reason, and "
+        "`millpond dlq list /dead` for the dead letters.",
     ]
-    assert [one.failure for one in found] == [True, True]
+    assert [one.failure for one in found] == [False, True, True]
+    whole = EventCounts(9, 8, 0, 1, 0)
+    parted = {name: QueryCounts(whole, {at: whole}) for name, at in (("q0", "t-0"), ("q1", "tx:t-0"), ("q2", "t-1"))}
+    found = list(losses(parted, {query.name: query for query in others}, [source, parts]))
+    assert [one.about for one in found] == ["dead events of q0", "dead events of q2"], "of other partitions"
 
 
 def test_late_events_that_are_kept_fail_no_run() -> None:
