@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from millpond.followers.part_folders import part_folder
 from millpond.followers.sinks.folder import foreign_folder, owner_of
@@ -17,7 +17,7 @@ _OF_STREAMS = ("dead.path",)
 def check_sink_folders(text: str) -> None:
     """Refuse the file of a new pond if a folder for rows has those of another pond, or is for those of another pond.
 
-    Folders that are not found here, or are not local, are checked when the pond is opened.
+    Folders that are not found here, are not local or have no name in the file are checked when the pond is opened.
 
     Raises:
         ForeignPondError: a folder is another pond's. PlaceError: it cannot be read.
@@ -35,11 +35,17 @@ def check_sink_folders(text: str) -> None:
 def named_folders(text: str) -> Iterator[tuple[str, str]]:
     """The folders for rows that CREATE STREAMING TABLE, and for dead letters that CREATE TABLE names, with the table.
 
+    Only folders that are plain texts: no raw texts, escapes or expressions.
+
     >>> text = "CREATE TABLE tx (a INT) USING kafka TBLPROPERTIES ('dead.path' = 'dead'); CREATE OR REFRESH STREAMING "
     >>> text += "TABLE q USING parquet TBLPROPERTIES ('path' = 'out', 'late.path' = 'late') AS SELECT 'path' = 'x'; "
     >>> text += "CREATE STREAMING TABLE r USING csv LOCATION 'o/r' AS SELECT 1; CREATE TABLE s (a INT) LOCATION 'in'"
     >>> [*named_folders(text)]
     [('tx', 'dead'), ('q', 'out'), ('q', 'late'), ('r', 'o/r')]
+    >>> text = "CREATE STREAMING TABLE d.a USING csv TBLPROPERTIES ('path' = r'a', 'late.path' = 'it''s') AS SELECT 1;"
+    >>> text += "CREATE STREAMING TABLE b TBLPROPERTIES (path 'a' || 'b', my.path = 'c', 'late.path' 'd' 'e') AS SELECT 1"
+    >>> [*named_folders(text)]
+    [('d.a', "it's")]
     """
     for statement in _statements(text):
         words = [token.word for token in statement]
@@ -49,14 +55,35 @@ def named_folders(text: str) -> Iterator[tuple[str, str]]:
         at += 3 * (words[at : at + 3] == ["IF", "NOT", "EXISTS"])
         end = words.index("AS") if is_query and "AS" in words else len(words)
         keys = _OF_QUERIES if is_query else _OF_STREAMS
-        for place in range(at + 1, end):
-            value, key = statement[place], statement[place - 1]
-            if value.kind == "text" and place > at + 1 and key.text == "=":
-                key = statement[place - 2]
-            if value.kind != "text" or "\\" in value.text:
-                continue
-            if key.text.strip("'\"`").lower() in keys or (is_query and key.word == "LOCATION"):
-                yield statement[at].text.strip("`"), value.text[1:-1]
+        name_end = at + 1
+        while words[name_end : name_end + 1] == ["."]:
+            name_end += 2
+        name = "".join(token.text.strip("`") for token in statement[at:name_end])
+        for place in range(name_end, end):
+            if is_query and words[place] == "LOCATION":
+                path, after = _plain_text(statement, place + 1)
+                if path is not None and (after >= len(statement) or statement[after].kind == "name"):
+                    yield name, path
+            elif words[place] in ("(", ","):
+                key, after = _plain_text(statement, place + 1)
+                if key is None and words[place + 1 : place + 2]:
+                    key, after = statement[place + 1].text.strip("`"), place + 2
+                path, after = _plain_text(statement, after + (words[after : after + 1] == ["="]))
+                if path is not None and words[after : after + 1] in ([","], [")"]) and (key or "").lower() in keys:
+                    yield name, path
+
+
+def _plain_text(tokens: Sequence[Token], at: int) -> tuple[str | None, int]:
+    """The text at a place, and the place after it; None: there is none, or it is raw or has escapes."""
+    parts, quote = list[str](), tokens[at].text[:1] if at < len(tokens) else ""
+    while at < len(tokens) and tokens[at].kind == "text" and tokens[at].text[0] == quote and (
+        not parts or tokens[at].start == tokens[at - 1].end  # as in 'it''s'
+    ):  # fmt: skip
+        parts.append(tokens[at].text)
+        at += 1
+    if not parts or quote not in "'\"" or any("\\" in part for part in parts):
+        return None, at
+    return quote.join(part[1:-1] for part in parts), at
 
 
 def _statements(text: str) -> Iterator[list[Token]]:

@@ -64,6 +64,7 @@ from millpond.version import VERSION
 T = TypeVar("T")
 
 _ARROW = "application/vnd.apache.arrow.stream"
+_EVENTS = "text/event-stream"
 
 STATUS: tuple[tuple[type[MillpondError], int], ...] = (
     (GoneError, 410),
@@ -167,11 +168,15 @@ DryRun = Annotated[bool, Query(description="Return the price of the change witho
 Who = Annotated[str, Depends(requester)]
 
 
-def _doc(answers: Any, body: Any = None) -> dict[str, Any]:
-    """The types of a verb's body and responses for the OpenAPI document, in the form in which `_typed` finds them."""
+def _doc(answers: Any, body: Any = None, media_type: str = "application/json") -> dict[str, Any]:
+    """The types of a verb's body and responses for the OpenAPI document, in the form in which `_typed` finds them.
+
+    `media_type`: of a response without an error.
+    """
     types = [answers] if body is None else [answers, body]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
-    return {"openapi_extra": {"x-types": {"schemas": schemas, "components": components}}, "response_class": Response}
+    found = {"schemas": schemas, "components": components, "media_type": media_type}
+    return {"openapi_extra": {"x-types": found}, "response_class": Response}
 
 
 def _show(app: FastAPI, verbs: HostedPond) -> None:
@@ -302,15 +307,15 @@ def _exchange(app: FastAPI, verbs: HostedPond, rows: RowStream) -> None:
         return _answered(await run_in_threadpool(verbs.push, named(name), body))
 
     @app.get(
-        "/v1/queries/{name}/table", **_doc(str),
-        summary=f"The latest rows of all keys of a served query, as a stream of Arrow ({_ARROW})",
+        "/v1/queries/{name}/table", **_doc(Any, media_type=_ARROW),
+        summary="The latest rows of all keys of a served query, as a stream of Arrow",
     )  # fmt: skip
     def table(name: str) -> Response:
         return StreamingResponse(verbs.table(named(name)), 200, HEADERS, _ARROW)
 
     @app.get(
-        "/v1/queries/{name}/rows", **_doc(RowsSent),
-        summary="The rows of a query as they are committed, as server-sent events (text/event-stream)",
+        "/v1/queries/{name}/rows", **_doc(RowsSent, media_type=_EVENTS),
+        summary="The rows of a query as they are committed, as server-sent events",
     )  # fmt: skip
     async def subscribe(
         request: Request, name: str,
@@ -319,7 +324,7 @@ def _exchange(app: FastAPI, verbs: HostedPond, rows: RowStream) -> None:
         last = request.headers.get("last-event-id", after)
         first = await run_in_threadpool(rows.begin, named(name), last)
         headers = HEADERS | {"x-accel-buffering": "no"}  # a proxy would hold events back
-        return StreamingResponse(rows.events(name, first), 200, headers, "text/event-stream")
+        return StreamingResponse(rows.events(name, first), 200, headers, _EVENTS)
 
 
 def _expose(app: FastAPI, exposition: Callable[[str], tuple[bytes, str]]) -> None:
@@ -351,7 +356,7 @@ def _typed(document: dict[str, Any]) -> dict[str, Any]:
         components |= types["components"]
         (number,) = (number for number in verb["responses"] if number.startswith("2"))
         verb["responses"] = {
-            number: {"description": "Done", "content": {"application/json": {"schema": answer}}},
+            number: {"description": "Done", "content": {types["media_type"]: {"schema": answer}}},
             "default": {
                 "description": "An error, with one of the project's codes: docs/errors.md",
                 "content": {"application/json": {"schema": refused}},
