@@ -246,8 +246,10 @@ def why(
     from millpond.control.diagnose.facts import find_facts
     from millpond.control.diagnose.why_report import draw
     from millpond.control.wiring.pond_reader import read_truth
+    from millpond.service.terminal.overview import current_failure
 
-    found = explain_why(find_facts(*read_truth(checkpoint or only_pond()), query))
+    folder = checkpoint or only_pond()
+    found = explain_why(find_facts(*read_truth(folder), query, failure=current_failure(folder)))
     typer.echo(msgspec.json.encode(found).decode() if as_json else draw(found, columns()), nl=as_json)
 
 

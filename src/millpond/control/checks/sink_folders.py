@@ -43,7 +43,7 @@ def named_folders(text: str) -> Iterator[tuple[str, str]]:
     >>> [*named_folders(text)]
     [('tx', 'dead'), ('q', 'out'), ('q', 'late'), ('r', 'o/r')]
     >>> text = "CREATE STREAMING TABLE d.a USING csv TBLPROPERTIES ('path' = r'a', 'late.path' = 'it''s') AS SELECT 1;"
-    >>> text += "CREATE STREAMING TABLE b TBLPROPERTIES (path 'a' || 'b', my.path = 'c', 'late.path' 'd' 'e') AS SELECT 1"
+    >>> text += "CREATE STREAMING TABLE b TBLPROPERTIES (path 'a' || 'b', my.path = 'c', 'late.path' 'd' 'e') AS SELECT"
     >>> [*named_folders(text)]
     [('d.a', "it's")]
     """

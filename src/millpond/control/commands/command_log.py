@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -42,14 +42,25 @@ def write_json() -> None:
         _write(JsonLines(), LEVELS)
 
 
-def log_writer(name: str) -> Callable[[str], None]:
+class LogLine(Protocol):
+    """Logs a line, of level INFO unless another one is given."""
+
+    def __call__(self, line: str, level: int = logging.INFO, /) -> None:
+        """Log it."""
+
+
+def log_writer(name: str) -> LogLine:
     """A function that logs a line for the logger `name`; from now on, records are written to standard error.
 
     They are text with time and level, unless they are written as JSON.
     """
     if not is_json():
         _write(TextLines(), _TEXT_LEVELS)
-    return partial(logging.getLogger(name).info, "%s")
+
+    def write(line: str, level: int = logging.INFO, /) -> None:
+        logging.getLogger(name).log(level, "%s", line)
+
+    return write
 
 
 def _write(formatter: logging.Formatter, levels: Mapping[str, int]) -> None:

@@ -17,6 +17,7 @@ from millpond.model.expressions import Expression, render
 from millpond.model.join import Join, Side
 from millpond.model.query import Query
 from millpond.model.selection import Selection
+from millpond.model.stream import Stream
 from millpond.model.windows import Framed, Processed, Session
 from millpond.plan.explain.amounts import duration
 from millpond.plan.explain.join_text import near_text
@@ -38,6 +39,8 @@ def _causes(facts: Facts) -> Iterator[Cause]:
     if facts.quarantined:
         yield _quarantined(facts)
         return
+    if facts.failure:
+        yield Cause("failing", f"The pond commits no epoch, and tries again: {facts.failure}")
     moved = facts.recent.owners_changed
     if moved is not None and moved.commit_delay_us is None:
         yield Cause("state-moves", f"{_changed(moved)} The next epoch moves their state first, so it takes longer.")
@@ -140,27 +143,34 @@ def _none_applied(facts: Facts) -> Cause:
     reasons = _reasons(facts, since)
     after = "" if facts.recent.last_applied_n is None else f" since record {facts.recent.last_applied_n}"
     events = f"{since.read:,} event{'' if since.read == 1 else 's'} read{after or _span(facts)}"
-    for code, (count, reason) in reasons.items():
+    for code, (count, reason, advice) in reasons.items():
         if count == since.read:
-            return Cause(code, f"All of the {events} are {reason}.")
-    parts = ", ".join(f"{count:,} {reason}" for count, reason in reasons.values() if count)
-    return Cause("none-applied", f"None of the {events} was applied: {parts}.")
+            return Cause(code, f"All of the {events} are {reason}.{advice}")
+    return Cause("none-applied", f"None of the {events} was applied: {_listed(reasons)}")
 
 
 def _some_lost(facts: Facts) -> Cause:
     counts = facts.recent.counts
     reasons = _reasons(facts, counts)
-    parts = "; ".join(
-        f"{count:,} {reason}" for code, (count, reason) in reasons.items() if count and code != "all-filtered"
-    )
+    del reasons["all-filtered"]
     return Cause(
         "some-lost",
-        f"It did not count {counts.late + counts.dead:,} of the {counts.read:,} events read{_span(facts)}: {parts}.",
+        f"It did not count {counts.late + counts.dead:,} of the {counts.read:,} events read{_span(facts)}: "
+        f"{_listed(reasons)}",
     )
 
 
-def _reasons(facts: Facts, counts: QueryFates) -> dict[str, tuple[int, str]]:
-    """By the code for all events: how many events were not applied, and why."""
+_Reasons = dict[str, tuple[int, str, str]]
+
+
+def _listed(reasons: _Reasons) -> str:
+    found = [reason for reason in reasons.values() if reason[0]]
+    parts = "; ".join(f"{count:,} {reason}" for count, reason, _ in found)
+    return f"{parts}.{''.join(advice for _, _, advice in found)}"
+
+
+def _reasons(facts: Facts, counts: QueryFates) -> _Reasons:
+    """By the code for all events: how many events were not applied, why, and sentences of advice, if any."""
     query = facts.query
     where = "" if isinstance(query, Join) or query.where is None else f" {render(query.where)}"
     raises = (
@@ -176,11 +186,10 @@ def _reasons(facts: Facts, counts: QueryFates) -> dict[str, tuple[int, str]]:
     exact = f"{', '.join(known)} ({letters})" if known else ""
     if written < counts.dead:  # others have no dead letter
         exact = ""
-    if letters and not exact:
-        raises += f". The dead letters of {others} have the reasons for its records: {letters}"
-    reasons = {"all-filtered": (counts.filtered, f"filtered by WHERE{where}, which is not true for any of them")}
+    see = f" The dead letters of {others} have the reasons for its records: {letters}." if letters and not exact else ""
+    reasons = {"all-filtered": (counts.filtered, f"filtered by WHERE{where}, which is not true for any of them", "")}
     if isinstance(query, Selection):
-        return reasons | {"all-dead": (counts.dead, f"dead: {exact or raises}")}
+        return reasons | {"all-dead": (counts.dead, f"dead: {exact or raises}", see)}
     sides = [*query.sides.values()] if isinstance(query, Join) else [query]
     delays, times = (" or ".join(dict.fromkeys(made)) for made in zip(
         *((duration(_late_after_us(side)), side.event_time) for side in sides), strict=True
@@ -190,16 +199,22 @@ def _reasons(facts: Facts, counts: QueryFates) -> dict[str, tuple[int, str]]:
     reasons["all-late"] = (
         counts.late,
         f"late: {delays} ({of}) or more behind the newest event of earlier epochs, or in a "
-        "window that a drain closed. Files are read in the order of their modification times. A longer DELAY "
-        f"{_OR_BY_JOIN if isinstance(query, Join) and query.late_by != BY_JOIN else ''}waits for more",
+        "window that was closed at the end of all input",
+        f"{_IN_ORDER_OF_TIME if _is_of_files(facts.stream) else ''} A longer DELAY "
+        f"{_OR_BY_JOIN if isinstance(query, Join) and query.late_by != BY_JOIN else ''}waits for more.",
     )
     computed = "" if facts.stream.derived is None else f", cannot be computed ({facts.stream.derived.text})"
     missing = f"{times} is missing{computed} or {_ahead(facts)}"
-    reasons["all-dead"] = counts.dead, f"dead: {exact or f'{missing}, or {raises}'}"
+    reasons["all-dead"] = counts.dead, f"dead: {exact or f'{missing}, or {raises}'}", see
     return reasons
 
 
+_IN_ORDER_OF_TIME = " Files are read in the order of their modification times."
 _OR_BY_JOIN = "or 'late.by' = 'join' "
+
+
+def _is_of_files(stream: Stream) -> bool:
+    return stream.order is None and (stream.source is None or stream.source.option("path") is not None)
 
 
 def _ahead(facts: Facts) -> str:

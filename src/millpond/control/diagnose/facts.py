@@ -119,7 +119,7 @@ class Facts(msgspec.Struct, frozen=True, rename={"recent": "tail", "upstream": "
     emit; None once an open window contains events, because `due` then describes it. `dead_letters`: declared streams
     that it reads and that keep their dead letters, each with the folder. `labels`: what users call its streams.
     `dead_reasons`: the most frequent reasons of their newest dead letters. `dead_reasons_since_applied`: of those after
-    the last record that applied an event.
+    the last record that applied an event. `failure`: the error because of which its service commits no epoch now.
     """
 
     n: int
@@ -141,6 +141,7 @@ class Facts(msgspec.Struct, frozen=True, rename={"recent": "tail", "upstream": "
     labels: tuple[tuple[str, str], ...] = ()
     dead_reasons: tuple[str, ...] = ()
     dead_reasons_since_applied: tuple[str, ...] = ()
+    failure: str = ""
 
     @property
     def slowest(self) -> tuple[Partition, ...]:
@@ -153,7 +154,9 @@ class Facts(msgspec.Struct, frozen=True, rename={"recent": "tail", "upstream": "
         )  # fmt: skip
 
 
-def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[FollowerStatus] = ()) -> Facts:
+def find_facts(
+    truth: Truth, spec: PondSpec, name: str, followers: Sequence[FollowerStatus] = (), failure: str = ""
+) -> Facts:  # fmt: skip
     """The facts about a query of the pond.
 
     Raises:
@@ -211,6 +214,7 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         tuple(stream_labels(streams[name] for name in streams_of(query, streams)).items()),
         _reasons(folders, manifest.n - RECORDS_READ),
         _reasons(folders, since) if recent.letters_since_applied else (),
+        failure,
     )  # fmt: skip
 
 

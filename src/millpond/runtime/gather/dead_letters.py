@@ -97,8 +97,9 @@ class DeadLetters:
             raise SourceError(
                 f"A record of the stream {row['stream']} is malformed: topic {row['topic']}, partition"
                 f" {row['partition']}, offset {row['offset']}: {row['reason']}.",
-                "Keep such records apart with TBLPROPERTIES ('dead.path' = '…'), or leave them out: 'malformed' ="
-                " 'drop'. Nothing of this epoch was committed.",
+                "Nothing of this epoch was committed. Keep such records apart with TBLPROPERTIES ('dead.path' = '…'),"
+                " or leave them out: 'malformed' = 'drop'. Stop the pond, add the property to the stream in its file,"
+                " and start the pond again.",
             )
         if rows.num_rows:
             self._buffered.append(rows)

@@ -385,6 +385,11 @@ class Failure(msgspec.Struct, frozen=True):
     retry_in_s: float
 
 
+def failure_text(failure: Failure | None) -> str:
+    """The error as text; empty if there is none."""
+    return "" if failure is None else f"[{failure.code}] {failure.what} {failure.cure}"
+
+
 class Health(msgspec.Struct, frozen=True):
     """The current role of a service."""
 

@@ -17,7 +17,7 @@ from millpond.control.diagnose.why_report import draw
 from millpond.errors import NotServingError, RequestError, StoreError
 from millpond.model.spec import PondSpec
 from millpond.runtime.inspect.timeline import KEPT
-from millpond.service.api.messages import Event, QueryShown
+from millpond.service.api.messages import Event, QueryShown, failure_text
 from millpond.service.server.hosted_pond import HostedPond
 from millpond.service.server.log_reader import LogReader
 from millpond.service.server.row_stream import RowStream
@@ -110,7 +110,7 @@ class Readings:
         found = self._reader.now()
         if found is None:
             raise RequestError("The pond has no query yet.", "Add one.")
-        return draw(explain_why(find_facts(*found, name)))
+        return draw(explain_why(find_facts(*found, name, failure=failure_text(self.verbs.status().failure))))
 
     def spec(self) -> PondSpec | None:
         """The streams and queries in force; None: the pond has no query yet."""

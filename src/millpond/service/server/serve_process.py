@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import socket
@@ -19,7 +20,7 @@ from millpond.connections import is_loopback, unencrypted
 from millpond.control.checks.brokers import unreachable_brokers
 from millpond.control.checks.sink_folders import check_sink_folders
 from millpond.control.commands.autoscale import Autoscaler
-from millpond.control.commands.command_log import is_json, log_epoch
+from millpond.control.commands.command_log import LogLine, is_json, log_epoch
 from millpond.control.commands.interrupts import interrupts
 from millpond.control.commands.run import given_parameters, parameter_notes, start_spark
 from millpond.control.commands.watchdog import Watchdog, end_process
@@ -119,7 +120,7 @@ def check_stores(options: Options) -> None:
 
 
 def serve(
-    options: Options, web: Web, say: Callable[[str], None], extra_server: ExtraServer = lambda _: nullcontext(),
+    options: Options, web: Web, say: LogLine, extra_server: ExtraServer = lambda _: nullcontext(),
     open_console: OpenConsole | None = None, pg: str | None = None,
 ) -> None:  # fmt: skip
     """Serve a pond until SIGINT or SIGTERM.
@@ -175,7 +176,7 @@ def _end_or_replace(supervisor: Supervisor, port: int) -> NoReturn:
 
 
 def _serve(
-    options: Options, web: Web, places: Places, restarts: Restarts, say: Callable[[str], None],
+    options: Options, web: Web, places: Places, restarts: Restarts, say: LogLine,
     extra_server: ExtraServer, open_console: OpenConsole | None, pg: str | None,
 ) -> Restarts | None:  # fmt: skip
     """Serve until a stop is requested (returns None), or until the process should be restarted."""
@@ -192,7 +193,7 @@ def _serve(
             for note in parameter_notes({one.name: one.value for one in reader.parameters()}, options.parameters):
                 say(note)
             for warning in unencrypted():
-                say(f"Warning: {warning}")
+                say(warning, logging.WARNING)
 
         hint = LeadershipHints(places, me, options.patience)
         process = _Process(options, reader, hint, say, ready, restarts.times)
@@ -240,7 +241,7 @@ class _Process:
     """The ponds that this process creates, one after the other, and their metrics."""
 
     def __init__(
-        self, options: Options, reader: LogReader, hint: LeadershipHints, say: Callable[[str], None],
+        self, options: Options, reader: LogReader, hint: LeadershipHints, say: LogLine,
         ready: Callable[[], None], restarts: int,
     ) -> None:  # fmt: skip
         self._options, self._reader, self._say = options, reader, say

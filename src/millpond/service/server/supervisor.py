@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import Protocol
 
 from millpond.clock import Clock, lap_us
+from millpond.control.commands.command_log import LogLine
 from millpond.control.commands.watchdog import stalled
 from millpond.errors import (
     FencedError,
@@ -71,7 +73,7 @@ class Supervisor:
 
     def __init__(
         self, make: Callable[[], Runs], begins: Callable[[Runs], bool], hint: LeadershipHints,
-        say: Callable[[str], None], ready: Callable[[], None], gone: Callable[[], MillpondError | None],
+        say: LogLine, ready: Callable[[], None], gone: Callable[[], MillpondError | None],
         clock: Clock = lap_us, restarts: int = 0, epoch_seconds: float = EPOCH_SECONDS,
         warm_up: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
@@ -267,10 +269,11 @@ class Supervisor:
             self._own_failures += 1
             if self._own_failures >= RESTART_AFTER << min(self.restarts, _DOUBLINGS):
                 self.restarts += 1
-                self._say(f"{error} That was {self._own_failures} times without an epoch: starting anew.")
+                many = f"That was {self._own_failures} times without an epoch: starting anew."
+                self._say(f"{error} {many}", logging.ERROR)
                 raise RestartNeeded
         delay = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(self._failures, 16))
         self._failures += 1
         self._failure = (error, self._failures, self._clock() + round(delay * 1e6))
-        self._say(f"{error} Trying again in {delay:.1f} s.")
+        self._say(f"{error} Trying again in {delay:.1f} s.", logging.WARNING)
         self._stopping.wait(delay)

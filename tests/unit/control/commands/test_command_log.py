@@ -52,9 +52,9 @@ def test_a_line_of_a_service_has_time_and_level_as_text_and_as_json(capsys: pyte
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ INFO Leading\.\n", capsys.readouterr().err)
     logging.getLogger("millpond.service").handlers[:] = []
     write_json()
-    log_writer("millpond.service")("Leading.")
+    log_writer("millpond.service")("Failing.", logging.WARNING)
     line = json.loads(capsys.readouterr().err)
-    assert (line["level"], line["logger"], line["message"]) == ("INFO", "millpond.service", "Leading.")
+    assert (line["level"], line["logger"], line["message"]) == ("WARNING", "millpond.service", "Failing.")
 
 
 def test_an_epoch_and_a_failure_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:

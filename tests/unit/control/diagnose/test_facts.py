@@ -209,6 +209,26 @@ def test_only_dead_letters_since_the_last_applied_event_are_its_reason(folder: P
     assert "dead: the new one" in dead(1, "the new one")
 
 
+def test_reasons_of_a_topic_name_no_files_and_advice_follows_them(folder: Path) -> None:
+    of_files, of_topic = Source("json", (("path", "in"),)), Source("kafka", (("subscribe", "t"),))
+    bench = Bench(folder, query(), Stream("tx", FIELDS, of_files))
+    bench.events([100])
+    bench.events([1, None])
+    facts = bench.facts()
+
+    def none_applied(source: Source, order: Order | None) -> str:
+        stream = replace(facts.stream, source=source, order=order)
+        return next(one.text for one in explain_why(replace(facts, stream=stream)).causes if one.code == "none-applied")
+
+    text = none_applied(of_files, None)
+    assert "1 late: 5 seconds (the delay) or more behind the newest event of earlier epochs, or in a window" in text
+    assert "input; 1 dead: ts is missing" in text
+    assert text.endswith(". Files are read in the order of their modification times. A longer DELAY waits for more.")
+    assert "iles" not in none_applied(of_topic, Order("partition", "offset"))
+    failing = explain_why(replace(facts, failure="[MP-SOURCE] No broker.")).causes[0]
+    assert failing.code == "failing" and failing.text.endswith(": [MP-SOURCE] No broker.")
+
+
 def test_what_raises_is_dead(folder: Path) -> None:
     bench = Bench(folder, query(argument=call("divide", (V, call("subtract", (V, V), "bigint")), "bigint")))
     bench.events([1])

@@ -17,7 +17,7 @@ from millpond.service.server.leadership import LeadershipHints
 from millpond.service.server.restart import Restarts, restart
 
 before = Restarts.from_environment()
-say = lambda what: print(what, flush=True)
+say = lambda what, level=0: print(what, flush=True)
 say(f"process {os.getpid()}, restarts {before.times}, port {before.port}")
 
 class Pond:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -64,17 +65,21 @@ class Bench:
         self, folder: Path, *ponds: FakePond, begins: bool = True, gone: MillpondError | None = None,
         restarts: int = 0,
     ) -> None:  # fmt: skip
-        self.ponds, self.said, self.now = list(ponds), list[str](), 0
+        self.ponds, self.said, self.levels, self.now = list(ponds), list[str](), list[int](), 0
         places = Places(folder)
         places.make()
         hint = LeadershipHints(places, Leader("http://me", 1, "me"), patience=2)
         self.places, self.hint, waiting = places, hint, iter(ponds)
         self.ready, self.warmed_up = list[str](), list[str]()
         self.it = Supervisor(
-            lambda: next(waiting), lambda pond: begins, hint, self.said.append,
+            lambda: next(waiting), lambda pond: begins, hint, self._say,
             lambda: self.ready.append(self.it.role), lambda: gone, restarts=restarts,
             warm_up=lambda: self.warmed_up.append(self.it.role),
         )  # fmt: skip
+
+    def _say(self, line: str, level: int = logging.INFO) -> None:
+        self.said.append(line)
+        self.levels.append(level)
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +103,8 @@ def test_a_failed_read_is_retried_and_its_reason_reported_until_an_epoch(tmp_pat
     assert pond.stopped.is_set()
     assert (seen[0].code, seen[0].what, seen[0].failures, seen[1]) == ("MP-SOURCE", "None.", 2, None)
     assert bench.it.role == "stopping"
-    assert any("Trying again in 0.0 s" in line for line in bench.said)
+    levels = {level for line, level in zip(bench.said, bench.levels, strict=True) if "Trying again in 0.0 s" in line}
+    assert levels == {logging.WARNING}
 
 
 def test_a_fenced_leader_becomes_a_standby_and_leads_again_when_the_other_ends(tmp_path: Path) -> None:
@@ -120,7 +126,7 @@ def test_a_service_that_cannot_open_the_pond_frees_the_lead(tmp_path: Path) -> N
     bench = Bench(tmp_path, first := Closed([]), FakePond([lambda: bench.it.stop()]))
     other, seen = LeadershipHints(bench.places, Leader("http://other", 2, "other")), list[bool]()
 
-    def say(_line: str) -> None:
+    def say(_line: str, _level: int = logging.INFO) -> None:
         if not seen:
             seen.append(other.try_take_over())
             other.leave()
@@ -200,7 +206,7 @@ SILENT = UnreachableError("The object store does not answer.", "Check the networ
 def test_a_leader_that_cannot_reach_the_log_steps_back_and_leads_again_when_it_can(tmp_path: Path) -> None:
     roles, frees = list[str](), list[bool]()
 
-    def say(line: str) -> None:
+    def say(line: str, _level: int = logging.INFO) -> None:
         if "MP-UNREACHABLE" in line:
             roles.append(bench.it.role)
             other = LeadershipHints(bench.places, Leader("http://other", 2, "other"))
