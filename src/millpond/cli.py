@@ -358,9 +358,9 @@ def replay_dead_letters(
     """Send dead letters to Kafka again, each exactly once."""
     from millpond.control.diagnose.dead_letters import replay
 
-    sent = replay(folder, connection, to)
-    again = "" if to or not sent else " A record that still does not parse comes back as a new dead letter."
-    typer.echo(f"{sent} sent.{again}")
+    if not to:
+        typer.echo("A record that still does not parse comes back as a new dead letter.")
+    typer.echo(f"{replay(folder, connection, to)} sent.")
 
 
 @app.command()

@@ -59,7 +59,7 @@ def test_they_are_sent_again_once(kafka_server: KafkaServer, tmp_path: Path, mon
     kafka_server.create(f"{topic}-other")
     write(folder, 3, topic, [b"{", None])
     assert CliRunner().invoke(app, ["dlq", "replay", str(folder)]).output == (
-        "2 sent. A record that still does not parse comes back as a new dead letter.\n"
+        "A record that still does not parse comes back as a new dead letter.\n2 sent.\n"
     )
     assert replay(folder, "test", None) == 0
     write(folder, 12, topic, [b"\xff"])

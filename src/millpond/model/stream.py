@@ -238,13 +238,14 @@ class Stream(msgspec.Struct, frozen=True):
 
 
 def _table_name(table: str) -> str:
-    """The name of a joined table: the last part of its location.
+    """The name of a joined table: the last part of its location, without the ending of a file.
 
-    >>> [_table_name(table) for table in ("csv file:/in/shops", "hash shop:{id}", "rows of this program")]
+    >>> [_table_name(table) for table in ("csv file:/in/shops.csv", "hash shop:{id}", "rows of this program")]
     ['shops', 'shop:{id}', 'rows of this program']
     """
     form, _, place = table.partition(" ")
-    return table if form in ("rows", "range") else place.rstrip("/)").rpartition("/")[2]
+    name = place.rstrip("/)").rpartition("/")[2]
+    return table if form in ("rows", "range") else name.removesuffix(f".{form}")
 
 
 def source_names(streams: Iterable[Stream]) -> tuple[str, ...]:

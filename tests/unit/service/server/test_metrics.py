@@ -11,6 +11,7 @@ from typing import Any
 import promql_parser
 import pytest
 import yaml
+from msgspec.structs import replace
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -181,6 +182,19 @@ def test_event_times_are_seconds_since_1970(bench: Bench) -> None:
     assert found["stream_event_time_seconds stream=tx"] == 30
     assert found["partition_event_time_seconds partition=0 stream=tx"] == 31
     assert len([name for name in found if name.startswith("partition_event_time")]) == 2, "and none of the stream"
+
+
+def test_only_streams_with_event_times_have_idle_partitions(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.pond.advance("tx", {"0": 31 * SECOND, "1": 30 * SECOND})
+    reader = bench.metrics._reader
+    found = reader.now()
+    assert found is not None
+    truth, spec = found
+    idle = {"tx": ["1"], PARTS.name: ["tx:1"]}
+    changed = truth._replace(manifest=replace(truth.manifest, idle=idle)), replace(spec, streams=(TX, PARTS))
+    monkeypatch.setattr(reader, "now", lambda: changed)
+    shown = [name for name in bench.samples() if name.startswith("partition_idle")]
+    assert shown == ["partition_idle partition=1 stream=tx"]
 
 
 def test_a_scrape_looks_at_each_query_once(tmp_path: Path) -> None:

@@ -101,7 +101,9 @@ class Metrics:
         )  # fmt: skip
         yield _gauge(
             "partition_idle", "1 for a source partition that the watermark does not wait for.", ("stream", "partition"),
-            (((label, partition), 1) for name, label in streams for partition in manifest.idle.get(name, ())),
+            (((label, partition), 1) for name, label in streams
+             if manifest.max_time.get(name, {}).keys() - {ANY_PARTITION, ROWS_READ}  # others have no event time
+             for partition in manifest.idle.get(name, ())),
         )  # fmt: skip
         totals = {name: gauges.totals(stream_counts(name)) for name in sources}
         yield _counter(
