@@ -31,6 +31,7 @@ from millpond.service.api.settings_file import spark_settings
 from millpond.service.terminal import commands
 from millpond.service.terminal import serve_arguments as arguments
 from millpond.service.terminal.command_groups import GroupedCommands
+from millpond.service.terminal.overview import current_failure
 from millpond.service.terminal.parse_arguments import assigned
 from millpond.service.terminal.sql_shell import add_sql
 from millpond.service.terminal.text import columns, folded, printable, terminal_width, trace_lines
@@ -246,7 +247,6 @@ def why(
     from millpond.control.diagnose.facts import find_facts
     from millpond.control.diagnose.why_report import draw
     from millpond.control.wiring.pond_reader import read_truth
-    from millpond.service.terminal.overview import current_failure
 
     folder = checkpoint or only_pond()
     found = explain_why(find_facts(*read_truth(folder), query, failure=current_failure(folder)))

@@ -163,10 +163,7 @@ def find_facts(
         QueryTypeError: no query has this name.
         CorruptError, PlaceError: the pond, or the query's sink, cannot be read.
     """
-    query = next((query for query in spec.all_queries if query.name == name), None)
-    if query is None:
-        names = ", ".join(query.name for query in spec.all_queries)
-        raise QueryTypeError(f"The pond has no query {name!r}.", f"It has {names}.")
+    query = _query_of(spec, name)
     manifest = truth.manifest
     streams, by_name = {stream.name: stream for stream in spec.streams}, {one.name: one for one in spec.computed}
     mark_us, due, slower = None, None, query.streams[0]
@@ -192,8 +189,8 @@ def find_facts(
     recent = _recent_records(truth.log, manifest.n, name, spec, read)
     kept = [(one.name, sink) for one in spec.sources if (sink := one.on_malformed.sink) and one.name in read]
     folders = [Path(sink_path(sink, "The folder of dead letters")) for _, sink in kept] if recent.letters else []
+    reasons, newer_reasons = _dead_reasons(folders, recent, manifest.n)
     followed = {f"sink:{name}", ViewFollower.name} if query.serve else {f"sink:{name}"}
-    since = manifest.n - RECORDS_READ if recent.last_applied_n is None else recent.last_applied_n
     return Facts(
         manifest.n,
         query,
@@ -212,10 +209,25 @@ def find_facts(
         None if first is None else Due(*first),
         tuple((stream, sink.path or "") for stream, sink in kept),
         tuple(stream_labels(streams[name] for name in streams_of(query, streams)).items()),
-        _reasons(folders, manifest.n - RECORDS_READ),
-        _reasons(folders, since) if recent.letters_since_applied else (),
+        reasons,
+        newer_reasons,
         failure,
     )  # fmt: skip
+
+
+def _query_of(spec: PondSpec, name: str) -> AnyQuery:
+    query = next((query for query in spec.all_queries if query.name == name), None)
+    if query is None:
+        names = ", ".join(query.name for query in spec.all_queries)
+        raise QueryTypeError(f"The pond has no query {name!r}.", f"It has {names}.")
+    return query
+
+
+def _dead_reasons(folders: Sequence[Path], recent: QueryRecords, newest: int) -> tuple[tuple[str, ...], ...]:
+    """The reasons of the dead letters of the records that were read, and of those since the last applied event."""
+    oldest = newest - RECORDS_READ
+    applied = oldest if recent.last_applied_n is None else recent.last_applied_n
+    return _reasons(folders, oldest), _reasons(folders, applied) if recent.letters_since_applied else ()
 
 
 def _reasons(folders: Sequence[Path], after: int) -> tuple[str, ...]:

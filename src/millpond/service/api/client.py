@@ -6,15 +6,13 @@ import getpass
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 
 import httpx
 import msgspec
-import pyarrow as pa
 
 from millpond.errors import AccessError, MillpondError, NotServingError, RequestError, SetupError, of_code
 from millpond.runtime.inspect.timeline import KEPT, Trace
-from millpond.runtime.rows.window_rows import with_flat_windows
 from millpond.service.api.certificates import distrusted, trusting
 from millpond.service.api.messages import (
     STATE_CHANGES,
@@ -48,6 +46,9 @@ from millpond.service.api.notebook import Listed
 from millpond.service.api.row_subscription import RowSubscription
 from millpond.service.api.service_files import TOKEN_VARIABLE, URL_VARIABLE, only_pond, places_of
 from millpond.service.api.sessions import Sessions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 T = TypeVar("T")
 _HEALTH_S = 5.0
@@ -172,7 +173,11 @@ class Client:
         `flat_windows`: a window `w` is two columns, `w_start` and `w_end`, by which a DataFrame can be grouped. The
         metadata of the schema names the record as of which all rows are.
         """
-        with pa.ipc.open_stream(self._get(f"queries/{_segment(name)}/table", bytes)) as stream:
+        from pyarrow.ipc import open_stream
+
+        from millpond.runtime.rows.window_rows import with_flat_windows
+
+        with open_stream(self._get(f"queries/{_segment(name)}/table", bytes)) as stream:
             rows = stream.read_all()
         return with_flat_windows(rows) if flat_windows else rows
 
