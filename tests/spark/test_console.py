@@ -502,6 +502,7 @@ def test_sign_out_ends_the_session(chromium: Browser, served: Served) -> None:
 
 def test_a_page_reports_a_lost_click_and_continues_with_the_next_leader(page: Page, served: Served) -> None:
     go(page, served, "queries", "Queries")
+    expect(page.get_by_role("region", name="Queries").get_by_role("link").first).to_be_visible()  # it is connected
     served.kill()
     lost = page.get_by_text("Add a query: not sent, connection lost.")
     page.get_by_role("button", name="Add a query").click()
