@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
+from millpond.errors import QuerySyntaxError
 from millpond.followers.part_folders import part_folder
 from millpond.followers.sinks.folder import foreign_folder, owner_of
 from millpond.local_path import scheme_of
 from millpond.log.locations.address import address_of
 from millpond.spark.frontend.sql_tokens import Token, tokens_of
+from millpond.spark.frontend.statements import split
 
 _OF_QUERIES = ("path", "late.path")
 _OF_STREAMS = ("dead.path",)
@@ -47,30 +50,35 @@ def named_folders(text: str) -> Iterator[tuple[str, str]]:
     >>> [*named_folders(text)]
     [('d.a', "it's")]
     """
-    for statement in _statements(text):
-        words = [token.word for token in statement]
-        if "TABLE" not in words[:5] or words[0] != "CREATE":
-            continue
-        is_query, at = "STREAMING" in words[:4], words.index("TABLE") + 1
-        at += 3 * (words[at : at + 3] == ["IF", "NOT", "EXISTS"])
-        end = words.index("AS") if is_query and "AS" in words else len(words)
-        keys = _OF_QUERIES if is_query else _OF_STREAMS
-        name_end = at + 1
-        while words[name_end : name_end + 1] == ["."]:
-            name_end += 2
-        name = "".join(token.text.strip("`") for token in statement[at:name_end])
-        for place in range(name_end, end):
-            if is_query and words[place] == "LOCATION":
-                path, after = _plain_text(statement, place + 1)
-                if path is not None and (after >= len(statement) or statement[after].kind == "name"):
-                    yield name, path
-            elif words[place] in ("(", ","):
-                key, after = _plain_text(statement, place + 1)
-                if key is None and words[place + 1 : place + 2]:
-                    key, after = statement[place + 1].text.strip("`"), place + 2
-                path, after = _plain_text(statement, after + (words[after : after + 1] == ["="]))
-                if path is not None and words[after : after + 1] in ([","], [")"]) and (key or "").lower() in keys:
-                    yield name, path
+    with suppress(QuerySyntaxError):  # reported when the file is read
+        for statement in split(text):
+            yield from _folders_of(tokens_of(statement.text))
+
+
+def _folders_of(statement: Sequence[Token]) -> Iterator[tuple[str, str]]:
+    words = [token.word for token in statement]
+    if "TABLE" not in words[:5] or words[0] != "CREATE":
+        return
+    is_query, at = "STREAMING" in words[:4], words.index("TABLE") + 1
+    at += 3 * (words[at : at + 3] == ["IF", "NOT", "EXISTS"])
+    end = words.index("AS") if is_query and "AS" in words else len(words)
+    keys = _OF_QUERIES if is_query else _OF_STREAMS
+    name_end = at + 1
+    while words[name_end : name_end + 1] == ["."]:
+        name_end += 2
+    name = "".join(token.text.strip("`") for token in statement[at:name_end])
+    for place in range(name_end, end):
+        if is_query and words[place] == "LOCATION":
+            path, after = _plain_text(statement, place + 1)
+            if path is not None and (after >= len(statement) or statement[after].kind == "name"):
+                yield name, path
+        elif words[place] in ("(", ","):
+            key, after = _plain_text(statement, place + 1)
+            if key is None and words[place + 1 : place + 2]:
+                key, after = statement[place + 1].text.strip("`"), place + 2
+            path, after = _plain_text(statement, after + (words[after : after + 1] == ["="]))
+            if path is not None and words[after : after + 1] in ([","], [")"]) and (key or "").lower() in keys:
+                yield name, path
 
 
 def _plain_text(tokens: Sequence[Token], at: int) -> tuple[str | None, int]:
@@ -84,15 +92,3 @@ def _plain_text(tokens: Sequence[Token], at: int) -> tuple[str | None, int]:
     if not parts or quote not in "'\"" or any("\\" in part for part in parts):
         return None, at
     return quote.join(part[1:-1] for part in parts), at
-
-
-def _statements(text: str) -> Iterator[list[Token]]:
-    statement: list[Token] = []
-    for token in tokens_of(text):
-        if token.text != ";":
-            statement.append(token)
-        elif statement:
-            yield statement
-            statement = []
-    if statement:
-        yield statement
