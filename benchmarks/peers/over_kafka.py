@@ -5,7 +5,7 @@
 The streaming workloads of HiBench, each answered by a pond, plain Spark (micro-batches one after another) and Flink SQL
 (checkpoint each second, since exactly-once results are seen at checkpoints): *identity* (records go on as they are),
 *repartition* (after a shuffle; a pond's rows have one in any case, SQL of Flink has no word for it), *wordcount*
-(records per visitor so far, updated), *fixwindow* (records per visitor in ten seconds; latency from their end). As
+(records per visitor until now, updated), *fixwindow* (records per visitor in ten seconds; latency from their end). As
 HiBench does, latency is measured at the topic of results: a reader in this program, `read_committed`, compares the time
 with the newest `made` that a result tells. Plain Spark's sink knows no transactions, so its results may come twice.
 

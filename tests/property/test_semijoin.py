@@ -35,7 +35,7 @@ def test_exactly_the_needed_and_requested_events_are_read(
 
     found = reduced({side: [live(section) for section in sections] for side, sections in given_sections.items()})
     for side, other in ((LEFT, RIGHT), (RIGHT, LEFT)):
-        wanted = {code for section in given_sections[other] for code, asking, *_ in section if asking}
+        wanted = {code for section in given_sections[other] for code, requests, *_ in section if requests}
         alike = wanted if spread != 1 << 20 else range(-3, 4 if wanted else -3)  # of one place in the table
         for section, events in zip(given_sections[side], found[side], strict=True):
             expected = [

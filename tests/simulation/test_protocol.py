@@ -339,4 +339,4 @@ def test_the_simulator_finds_a_broken_protocol(mutant: Parts) -> None:
             simulate(seed, mutant)
     message = str(failure.value)
     assert message.startswith(f"seed {failure.value.seed}: {failure.value.law}")
-    assert len(message.splitlines()) > 10, "a failing seed tells its trace"
+    assert len(message.splitlines()) > 10, "a failing seed reports its trace"

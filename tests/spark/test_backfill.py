@@ -220,7 +220,7 @@ def test_a_backfill_is_refused_where_files_are_gone_or_others(spark: SparkSessio
             with pytest.raises(GoneError, match=r"\[MP-GONE\] The source of tx no longer has all .*f0.parquet"):
                 call("later", QUERIES["holistic"], backfill=True)
         assert {query.name for query in pond.queries} == {"first"}
-        pond.add("later", QUERIES["holistic"], backfill="2023-11-14T22:14:00")  # what that takes is there
+        pond.add("later", QUERIES["holistic"], backfill="2023-11-14T22:14:00")  # the rows that this needs exist
         assert pond.history()[0].change.name == "later"
         with pytest.raises(ChangeRefused, match="is running"):
             pond.add("later", QUERIES["holistic"], backfill=True)

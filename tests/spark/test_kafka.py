@@ -198,7 +198,7 @@ def test_what_retention_deleted_is_a_gap_until_one_continues_without_it(
         assert pond.counts()["q"].whole.read == 300 - 90 - 20
         left = [event for n, event in enumerate(given) if n < 90 or event[0] != 1 or n // PARTITIONS >= 50]
         expected = {(row[0], row[1]): row for row in windows(accepted(left))}
-        assert all(expected[row[0], row[1]] == row for row in rows_of(pond))  # rows of the first run are gone with it
+        assert all(expected[row[0], row[1]] == row for row in rows_of(pond))  # rows of the first run ended with it
 
 
 def test_epochs_read_as_much_as_they_have_time_for(

@@ -32,8 +32,7 @@ class Progress:
     """The progress of a run; pass `epoch` to the pond, and use the object as a context manager around the run.
 
     `status` returns the state of the followers, `behind` the backlog of the sources. `labels`: what users call streams.
-    Numbers count from the start of
-    this process.
+    Numbers count from the start of this process.
     """
 
     def __init__(

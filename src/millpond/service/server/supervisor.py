@@ -167,7 +167,7 @@ class Supervisor:
         return found
 
     def count_stalled_check(self) -> bool:
-        """Count a look; returns whether this process should end or be replaced because a stall has lasted too long.
+        """Count a check; returns whether this process should end or be replaced because a stall has lasted too long.
 
         To be called once a second. Looks are counted, rather than the time, because a suspended process counts none.
         """
