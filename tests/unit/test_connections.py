@@ -12,7 +12,7 @@ import pytest
 from millpond.connections import VARIABLE, connection, offered, offered_target, unencrypted
 from millpond.errors import QueryRefused, RequestError, SetupError
 from millpond.model.endpoints import Sink
-from millpond.service.api.messages import Asked
+from millpond.service.api.messages import NewQuery
 from millpond.service.server.hosted_pond import _sink
 
 
@@ -97,15 +97,15 @@ def test_remote_queries_use_only_offered_connections_of_their_kind(
     with pytest.raises(SetupError, match=r"There is no connection k; .* has a, b of the kind http"):
         offered("k", "http", environment)
     monkeypatch.setenv(VARIABLE, environment[VARIABLE])
-    to = Asked("q", "SELECT 1", sink="webhook", connection="b")
+    to = NewQuery("q", "SELECT 1", sink="webhook", connection="b")
     assert _sink(to) == Sink("webhook", None, (("connection", "b"),))
-    assert _sink(Asked("q", "SELECT 1", sink="webhook")) == _sink(to), "the only one that is offered"
+    assert _sink(NewQuery("q", "SELECT 1", sink="webhook")) == _sink(to), "the only one that is offered"
     with pytest.raises(QueryRefused, match="not for queries that come over the network"):
-        _sink(Asked("q", "SELECT 1", sink="webhook", connection="a"))
-    assert _sink(Asked("q", "SELECT 1", sink="delta")) == Sink("delta")
-    assert _sink(Asked("q", "SELECT 1")) == Sink("noop")
+        _sink(NewQuery("q", "SELECT 1", sink="webhook", connection="a"))
+    assert _sink(NewQuery("q", "SELECT 1", sink="delta")) == Sink("delta")
+    assert _sink(NewQuery("q", "SELECT 1")) == Sink("noop")
     with pytest.raises(RequestError, match="names a connection, but its sink, json, has none"):
-        _sink(Asked("q", "SELECT 1", sink="json", connection="b"))
+        _sink(NewQuery("q", "SELECT 1", sink="json", connection="b"))
 
 
 def test_connections_in_plain_text_to_other_hosts_are_reported(tmp_path: Path) -> None:
@@ -200,9 +200,9 @@ def test_a_query_of_the_network_writes_to_a_topic_that_is_offered(
 ) -> None:
     (tmp_path / "c.json").write_text(json.dumps({"prod": {"servers": "a:1", "topics": ["alerts"]}}))
     monkeypatch.setenv(VARIABLE, str(tmp_path / "c.json"))
-    request = Asked("fraud", "SELECT 1", sink="kafka", connection="prod", topic="alerts")
+    request = NewQuery("fraud", "SELECT 1", sink="kafka", connection="prod", topic="alerts")
     assert _sink(request) == Sink("kafka", None, (("connection", "prod"), ("topic", "alerts")))
     with pytest.raises(QueryRefused, match="The topic orders of prod"):
-        _sink(Asked("fraud", "SELECT 1", sink="kafka", connection="prod", topic="orders"))
+        _sink(NewQuery("fraud", "SELECT 1", sink="kafka", connection="prod", topic="orders"))
     with pytest.raises(RequestError, match="names a topic, but its sink, json, has none"):
-        _sink(Asked("fraud", "SELECT 1", sink="json", topic="alerts"))
+        _sink(NewQuery("fraud", "SELECT 1", sink="json", topic="alerts"))

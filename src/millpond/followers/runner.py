@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from millpond.clock import Clock, lap_us, now_us
 from millpond.errors import CorruptError, DiskFullError, MillpondError, TruthError
 from millpond.log.cursor import NOTHING_APPLIED, Cursor, check_reached
-from millpond.log.follower import Follower, Interruptible, let_go
+from millpond.log.follower import Follower, Interruptible, close_follower
 from millpond.log.manifest import Manifest, Manifests, fold, load
 from millpond.log.port import Log
 from millpond.log.records import Entry, decode
@@ -227,7 +227,7 @@ class Runner:
             head, names = self._head, list(self._driven)
             left, self._left = self._left, []
         for follower in left:
-            let_go(follower)
+            close_follower(follower)
         for name in names:
             with self._changed:
                 driven = self._driven.get(name)
@@ -265,7 +265,7 @@ class Runner:
         with self._changed:
             held = [*self._left, *(driven.follower for driven in self._driven.values())]
         for follower in held:
-            let_go(follower)
+            close_follower(follower)
 
     def _advance(self, driven: _Driven, head: int) -> None:
         manifest = driven.manifest

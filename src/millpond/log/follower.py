@@ -75,7 +75,7 @@ class Reversible(Protocol):
         """
 
 
-def let_go(follower: Follower) -> None:
+def close_follower(follower: Follower) -> None:
     """Closes the connections of a follower that is no longer driven; must not be called while the follower works."""
     if isinstance(follower, Connected):
         with suppress(Exception):  # errors of the other side do not matter any more

@@ -100,7 +100,7 @@ def change_record(
     computed = {query.name for query in applied(spec, run.n, change).computed}
     lifted = [
         name for name in sorted(run.manifest.quarantined)
-        if lifts(change, name) or (is_inner(name) and name not in computed)
+        if lifts_quarantine(change, name) or (is_inner(name) and name not in computed)
     ]  # fmt: skip
     return ChangeRecord(
         n=run.n,
@@ -114,7 +114,7 @@ def change_record(
     )
 
 
-def lifts(change: Change, quarantined: str) -> bool:
+def lifts_quarantine(change: Change, quarantined: str) -> bool:
     """Whether a change ends the quarantine of a name, because the version that failed under it is replaced or gone."""
     match change:
         case Drop():

@@ -22,7 +22,7 @@ from millpond.faults import DELIVERY_STEPS
 from millpond.followers.sinks.kinds import SinkKind, sink_kind
 from millpond.followers.sinks.make_sink import sink_cursor
 from millpond.log.cursor import NOTHING_APPLIED, cursor_at
-from millpond.log.follower import Follower, let_go
+from millpond.log.follower import Follower, close_follower
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
 from millpond.model.endpoints import Sink
@@ -69,7 +69,7 @@ class _Bench:
             try:
                 yield follower
             finally:
-                let_go(follower)
+                close_follower(follower)
 
     def bring(self, follower: Follower) -> None:
         """Apply the records that the follower does not have; tries again after an error, as a pond does."""

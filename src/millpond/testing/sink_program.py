@@ -22,7 +22,7 @@ import pyarrow as pa
 from millpond.errors import MillpondError
 from millpond.followers.record_rows import RowsReader, section_reader
 from millpond.followers.sinks.make_sink import sink_follower
-from millpond.log.follower import Follower, let_go
+from millpond.log.follower import Follower, close_follower
 from millpond.log.locations.local_folder import LocalFolder
 from millpond.log.manifest import Manifest, fold
 from millpond.log.port import Log
@@ -149,7 +149,7 @@ def main(folder: str, form: str, path: str, options: str, patience: str = "0", a
             if time.monotonic() > end:
                 raise
             time.sleep(0.1)
-    let_go(follower)
+    close_follower(follower)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from millpond.model.windows import Counted, Sliding
 from millpond.plan.upstream.parameter_feeds import feeds_of
 from millpond.plan.upstream.rows_as_stream import chained_stream
 from millpond.reconfigure import validate
-from millpond.reconfigure.apply import lifts
+from millpond.reconfigure.apply import lifts_quarantine
 from millpond.reconfigure.catalog import applied, complete_from, history, in_force
 from millpond.reconfigure.changes import (
     Add,
@@ -401,7 +401,7 @@ def test_joins_and_counts_begin_after_what_was_seen(tmp_path: Path) -> None:
 
 
 def test_what_raised_under_a_name_is_lifted_with_the_version_that_had_it() -> None:
-    assert [name for name in ("a", "a@0", "a@1", "a@shadow", "ab") if lifts(Drop("a"), name)] == [
+    assert [name for name in ("a", "a@0", "a@1", "a@shadow", "ab") if lifts_quarantine(Drop("a"), name)] == [
         "a", "a@0", "a@1", "a@shadow",
     ]  # fmt: skip
-    assert lifts(Promote("a"), "a@shadow") and not lifts(Pause("a"), "a")
+    assert lifts_quarantine(Promote("a"), "a@shadow") and not lifts_quarantine(Pause("a"), "a")

@@ -16,7 +16,7 @@ from millpond.followers.sinks.make_sink import dead_letter_follower, sink_follow
 from millpond.followers.upserts import Instances, Owners, WriteOwn
 from millpond.followers.view.shared_view import SharedView
 from millpond.log.cursor import NOTHING_APPLIED
-from millpond.log.follower import Follower, let_go
+from millpond.log.follower import Follower, close_follower
 from millpond.model.change_history import Leaving
 from millpond.model.endpoints import FOREACH, Sink
 from millpond.model.query import Query
@@ -115,7 +115,7 @@ class AttachedSinks:
                 self._leaving[follower.name] = leaving.n
                 behind = True
             else:
-                let_go(follower)
+                close_follower(follower)
         if behind:
             self.lagging = (*self.lagging, leaving)
 
@@ -181,11 +181,12 @@ class AttachedSinks:
                 "Try again in a moment, or give the new one another name.",
             )
         rows, late = self._rows, self._late_rows
-        let_go(sink_follower(query, self._pond, rows, self._cursors, opens=self._opens, functions=self._functions))
+        opens, functions = self._opens, self._functions
+        close_follower(sink_follower(query, self._pond, rows, self._cursors, opens=opens, functions=functions))
         if query.late_sink is not None:
-            let_go(sink_follower(query, self._pond, late, self._cursors, late=True))
+            close_follower(sink_follower(query, self._pond, late, self._cursors, late=True))
         for follower in self._letter_followers(streams):
-            let_go(follower)
+            close_follower(follower)
 
     def _serve(self, query: AnyQuery) -> None:
         if isinstance(query, Query) and query.serve:

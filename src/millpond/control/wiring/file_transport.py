@@ -18,7 +18,7 @@ from millpond.model.spec import PondSpec
 from millpond.placement.alignment import owners_in
 from millpond.placement.slots import hash_tags
 from millpond.runtime.joins.lookup_rows import OpenRows
-from millpond.runtime.task.file_sync import Carrier, FileTransport, Way
+from millpond.runtime.task.file_sync import Carrier, FileRoute, FileTransport
 from millpond.spark.driver.store_jobs import update_view, upsert_rows
 from millpond.spark.session.hosts import is_local, is_on_every_host
 from millpond.spark.session.session import Session
@@ -35,11 +35,11 @@ class PondFiles(FileTransport):
     """Gives instances access to the pond's files, and decides whether they write a view on the network themselves."""
 
     def __init__(
-        self, spark: Session, truth: Truth, way: Way, through_store: Callable[[], Way] | None,
+        self, spark: Session, truth: Truth, route: FileRoute, through_store: Callable[[], FileRoute] | None,
         open_store: Callable[[Share], BucketStore], hosts: TaskHosts,
     ) -> None:  # fmt: skip
         objects = truth.address.objects() if truth.address.path is None else None
-        super().__init__(truth.folder, way, through_store, digests=not is_local(spark), objects=objects)
+        super().__init__(truth.folder, route, through_store, digests=not is_local(spark), objects=objects)
         self._spark, self._pond, self._open_store, self._hosts = spark, truth.pond, open_store, hosts
 
     def settle(self, share: Share) -> Sequence[Caught]:
@@ -80,14 +80,15 @@ def pond_files(
     through_store = partial(_through_store, truth, spec, cached, store) if store_kind(store).files is not None else None
     if truth.address.path is None:
         # executors need no folder, and no store that carries files
-        way, through_store = Way(files_of(truth.address, truth.folder, truth.run, one_host=is_local(spark)), None), None
+        through_store = None
+        route = FileRoute(files_of(truth.address, truth.folder, truth.run, one_host=is_local(spark)), None)
     elif is_on_every_host(spark, truth.folder):
-        way = Way(partial(shared_files, truth.folder, truth.pond), None)
+        route = FileRoute(partial(shared_files, truth.folder, truth.pond), None)
     elif through_store is not None:
-        way = through_store()
+        route = through_store()
     else:
         raise PlaceError(f"{truth.folder} is not on every executor's host.", UNSHARED_CURE)
-    return PondFiles(spark, truth, way, through_store, partial(_store_of, store, truth.pond), hosts)
+    return PondFiles(spark, truth, route, through_store, partial(_store_of, store, truth.pond), hosts)
 
 
 def delta_check(truth: Truth) -> CheckFile:
@@ -97,12 +98,12 @@ def delta_check(truth: Truth) -> CheckFile:
     return partial(check_listed, {name for name, _ in truth.files().written()}, str(truth.address))
 
 
-def _through_store(truth: Truth, spec: PondSpec, cached: Path, store: str) -> Way:
+def _through_store(truth: Truth, spec: PondSpec, cached: Path, store: str) -> FileRoute:
     # files of an instance that was added later share the hash tag of another instance
     owners, tags = owners_in(spec), hash_tags(spec.buckets)
     homes = tuple(tags[owners.index(instance) if instance in owners else 0] for instance in range(spec.instances))
     open_files = partial(_instance_files, str(cached / truth.pond / "files"), store, truth.pond, homes)
-    return Way(open_files, Carrier(truth.folder, files_on_network(store, truth.pond, homes)))
+    return FileRoute(open_files, Carrier(truth.folder, files_on_network(store, truth.pond, homes)))
 
 
 def _store_of(store: str, pond: str, share: Share) -> BucketStore:

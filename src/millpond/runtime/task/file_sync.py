@@ -105,7 +105,7 @@ OpenFiles: TypeAlias = Callable[[], Files]
 """Opens the pond's files; it is called in workers, so it must be importable there."""
 
 
-class Way(NamedTuple):
+class FileRoute(NamedTuple):
     """How workers open the pond's files, and the carrier that transfers them (None: all hosts share the folder)."""
 
     open_files: OpenFiles
@@ -113,30 +113,30 @@ class Way(NamedTuple):
 
 
 class FileTransport:
-    """Gives instances access to the files of the pond in `folder`: by `way`, until a host does not see the folder.
+    """Gives instances access to the files of the pond in `folder`: by `route`, until a host does not see the folder.
 
-    From then on files are transferred by the way that `through_store` returns, if it is given. `digests`: whether the
+    From then on files are transferred by the route that `through_store` returns, if it is given. `digests`: whether the
     driver also compares the digest of each delta with its receipt, which is only useful if tasks run on other hosts.
     `objects`: where the files are if the pond is in an object store.
     """
 
     def __init__(
-        self, folder: Path, way: Way, through_store: Callable[[], Way] | None = None, *, digests: bool = True,
-        objects: Objects | None = None,
+        self, folder: Path, route: FileRoute, through_store: Callable[[], FileRoute] | None = None, *,
+        digests: bool = True, objects: Objects | None = None,
     ) -> None:  # fmt: skip
-        self._folder, self._way, self._through_store, self._digests = folder, way, through_store, digests
+        self._folder, self._route, self._through_store, self._digests = folder, route, through_store, digests
         self._objects = objects
         self._switch = threading.Lock()
 
     @property
     def open_files(self) -> OpenFiles:
         """The function by which workers open the pond's files."""
-        return self._way.open_files
+        return self._route.open_files
 
     @property
     def carrier(self) -> Carrier | None:
         """The carrier that transfers files between hosts, if these do not share the folder."""
-        return self._way.carrier
+        return self._route.carrier
 
     @property
     def can_carry(self) -> bool:
@@ -184,11 +184,11 @@ class FileTransport:
             if self.carrier is not None:  # an epoch or a backfill has switched in the meantime
                 return
             assert self._through_store is not None
-            way = self._through_store()
-            assert way.carrier is not None
-            way.carrier.begin(manifest)
-            way.carrier.note = f"{error.what} The store transfers files since record {manifest.n}."
-            self._way = way
+            route = self._through_store()
+            assert route.carrier is not None
+            route.carrier.begin(manifest)
+            route.carrier.note = f"{error.what} The store transfers files since record {manifest.n}."
+            self._route = route
 
     def _check(self, receipts: Iterable[Receipt]) -> None:
         if self._objects is not None:

@@ -16,7 +16,7 @@ _NAMES_DIFFER = (62, 64)
 """OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 
 
-def trusting(certificate: str | os.PathLike[str] | None) -> ssl.SSLContext:
+def trusted_context(certificate: str | os.PathLike[str] | None) -> ssl.SSLContext:
     """A client context that trusts the certificates of a PEM file, regardless of their issuer, and the system's.
 
     Raises:
@@ -32,14 +32,14 @@ def trusting(certificate: str | os.PathLike[str] | None) -> ssl.SSLContext:
     return context
 
 
-def speaks_for(certificate: Path, key: Path, name: str) -> bool:
+def is_valid_for(certificate: Path, key: Path, name: str) -> bool:
     """Whether a client that trusts this certificate accepts it for `name`; False if it cannot be loaded."""
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         serving.load_cert_chain(certificate, key, password="")
         to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
         server = serving.wrap_bio(to_server, to_client, server_side=True)
-        client = trusting(certificate).wrap_bio(to_client, to_server, server_hostname=name)
+        client = trusted_context(certificate).wrap_bio(to_client, to_server, server_hostname=name)
         for _ in range(_ROUNDS):
             with suppress(ssl.SSLWantReadError):
                 client.do_handshake()
@@ -51,7 +51,7 @@ def speaks_for(certificate: Path, key: Path, name: str) -> bool:
     return False
 
 
-def distrusted(error: BaseException, url: str) -> CertificateError | None:
+def certificate_error(error: BaseException, url: str) -> CertificateError | None:
     """A `CertificateError` if the error, or one of its causes, is that a certificate was rejected; otherwise None."""
     found: BaseException | None = error
     while found is not None and not isinstance(found, ssl.SSLCertVerificationError):

@@ -13,10 +13,9 @@ import msgspec
 
 from millpond.errors import AccessError, MillpondError, NotServingError, RequestError, SetupError, of_code
 from millpond.runtime.inspect.timeline import KEPT, Trace
-from millpond.service.api.certificates import distrusted, trusting
+from millpond.service.api.certificates import certificate_error, trusted_context
 from millpond.service.api.messages import (
     STATE_CHANGES,
-    Asked,
     Changed,
     Differs,
     Emit,
@@ -27,6 +26,7 @@ from millpond.service.api.messages import (
     Health,
     Instances,
     LateBy,
+    NewQuery,
     Parameter,
     Placed,
     Priced,
@@ -88,7 +88,7 @@ class Client:
         _check_addresses(self._urls)
         self._http = httpx.Client(
             headers=headers, timeout=timeout, transport=transport, trust_env=False,
-            verify=trusting(certificate) if any(one.startswith("https") for one in self._urls) else True,
+            verify=trusted_context(certificate) if any(one.startswith("https") for one in self._urls) else True,
         )  # fmt: skip
 
     @classmethod
@@ -206,7 +206,7 @@ class Client:
         if late_by not in get_args(LateBy):
             raise not_allowed("late_by", late_by, get_args(LateBy))
         try:
-            query = msgspec.convert(fields, Asked)
+            query = msgspec.convert(fields, NewQuery)
         except msgspec.ValidationError as error:
             raise RequestError(f"The query cannot be added as it is described: {error}.", "See `Pond.add`.") from error
         return self._change("POST", "queries", dry_run, query, patient=bool(backfill))
@@ -394,7 +394,7 @@ class _NotMade(Exception):
 
 def _unreached(error: httpx.HTTPError, url: str) -> MillpondError:
     """Why no answer came from an address."""
-    if (untrusted := distrusted(error, url)) is not None:
+    if (untrusted := certificate_error(error, url)) is not None:
         return untrusted
     why = "no pond is served there now" if _is_refused(error) else str(error) or type(error).__name__
     return NotServingError(f"Nobody answers at {url}: {why}.", "Start `millpond serve`, or wait.")

@@ -24,7 +24,7 @@ STATE_CHANGES = ("drop", "pause", "resume", "promote", "rollback", "discard")
 """The changes of a query that need no text."""
 
 
-class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class NewQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A request to add a query: see `Pond.add`.
 
     `sink` None: rows are not published. A file sink writes to a folder with the query's name, in the operator's output
@@ -69,7 +69,7 @@ def check_sink_names(sink: str | None, late: str | None, *, unknown: bool) -> No
 
 
 def not_allowed(field: str, value: str, known: Collection[str]) -> RequestError:
-    """The error for a field of `Asked` with another value than the known ones."""
+    """The error for a field of `NewQuery` with another value than the known ones."""
     what = f"A query that is added over the network cannot have {value!r} as its {field}."
     return RequestError(what, one_of(value, known))
 

@@ -19,9 +19,9 @@ from millpond.errors import RequestError
 from millpond.followers.sinks.kinds import remote_names
 from millpond.service.api.messages import (
     STATE_CHANGES,
-    Asked,
     Changed,
     Instances,
+    NewQuery,
     Parameter,
     Priced,
     QueryShown,
@@ -187,7 +187,7 @@ def add_query(readings: Readings) -> None:
     """Ask for a new query."""
 
     def proposal() -> Proposal:
-        query = Asked(
+        query = NewQuery(
             named(str(name.value or "").strip()), text.value or "", sink.value or None, serve.value,
             incomplete=incomplete.value,
         )  # fmt: skip

@@ -126,7 +126,7 @@ class PostgresServer:
             self._rates.fine(origin_of(address), GUESS_COSTS)
 
     def _trust(self, client: tuple[str, int]) -> None:
-        self._listener.strangers.trust(client)
+        self._listener.unauthenticated.trust(client)
 
 
 def main(line: bytes, wait: Callable[[], object]) -> None:

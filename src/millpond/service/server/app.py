@@ -32,7 +32,6 @@ from millpond.errors import (
 from millpond.runtime.inspect.timeline import KEPT, Trace
 from millpond.service.api.messages import (
     STATE_CHANGES,
-    Asked,
     Changed,
     Differs,
     Event,
@@ -41,6 +40,7 @@ from millpond.service.api.messages import (
     FunctionShown,
     Health,
     Instances,
+    NewQuery,
     Parameter,
     Placed,
     Priced,
@@ -244,9 +244,9 @@ def _change(app: FastAPI, verbs: HostedPond) -> None:
     """Add the routes of the verbs that change the pond; a call returns when the change is in the log."""
     change: Any = Changed | Priced
 
-    @app.post("/v1/queries", **_doc(change, Asked), summary="Add a query", status_code=201)
+    @app.post("/v1/queries", **_doc(change, NewQuery), summary="Add a query", status_code=201)
     async def add(request: Request, who: Who, dry_run: DryRun = False) -> Response:
-        query = await _read(request, Asked)
+        query = await _read(request, NewQuery)
         named(query.name)
         check_sink_names(query.sink, query.late, unknown=True)
         return _answered(await run_in_threadpool(verbs.add, query, who, dry_run), 200 if dry_run else 201)

@@ -1,7 +1,7 @@
 """Limits idle connections, and those of clients without the token, so that clients with it can always connect.
 
-A client is a stranger until a request with the token arrived over its connection. Strangers get a limited number of
-connections, per address and in total. When the limit is reached, the oldest connection of the address with the most
+A connection is unauthenticated until a request with the token arrives over it. The number of these connections is
+limited, per address and in total. When the limit is reached, the oldest connection of the address with the most
 connections is closed. The next connection is accepted a moment later, so that a new one has time to send its request.
 Connections count from `accept` on, before the TLS handshake. `IdleTimeout` closes connections that send no request
 within a time limit; Uvicorn alone would wait without limit.
@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-STRANGERS_OF_ADDRESS = 128
-STRANGERS = 320
+UNAUTHENTICATED_PER_ADDRESS = 128
+UNAUTHENTICATED_IN_TOTAL = 320
 
 ACCEPTED_AT_ONCE = 2
 """The most connections that are accepted before arrived requests are read: a burst of connections must not close a
@@ -35,7 +35,7 @@ _QUEUE = 1024
 _IPV6_PREFIX = 64
 
 
-class _Stranger(NamedTuple):
+class _Unauthenticated(NamedTuple):
     origin: str
     connection: weakref.ref[socket.socket]
 
@@ -45,12 +45,12 @@ class _Stranger(NamedTuple):
         return found is None or found.fileno() < 0
 
 
-class Strangers:
+class UnauthenticatedConnections:
     """The open connections without a request with the token, the oldest first. Thread-safe."""
 
-    def __init__(self, of_address: int = STRANGERS_OF_ADDRESS, in_total: int = STRANGERS) -> None:
+    def __init__(self, of_address: int = UNAUTHENTICATED_PER_ADDRESS, in_total: int = UNAUTHENTICATED_IN_TOTAL) -> None:
         self._of_address, self._in_total = of_address, in_total
-        self._known: dict[tuple[str, int], _Stranger] = {}
+        self._known: dict[tuple[str, int], _Unauthenticated] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -66,7 +66,7 @@ class Strangers:
             del self._known[client]
         origin = origin_of(peer[0])
         self._known.pop((peer[0], peer[1]), None)
-        self._known[peer[0], peer[1]] = _Stranger(origin, weakref.ref(connection))
+        self._known[peer[0], peer[1]] = _Unauthenticated(origin, weakref.ref(connection))
         counts = Counter(known.origin for known in self._known.values())
         if counts[origin] > self._of_address:
             self._close_oldest(origin)
@@ -101,19 +101,19 @@ def bound_socket(host: str, port: int) -> socket.socket:
 class CountingSocket(socket.socket):
     """A listening socket that counts the connections it accepts."""
 
-    strangers: Strangers
+    unauthenticated: UnauthenticatedConnections
     _pause: threading.Event
 
     @classmethod
     def of(cls, listener: socket.socket) -> CountingSocket:
         """Take over a bound socket."""
         made = cls(fileno=listener.detach())
-        made.strangers, made._pause = Strangers(), threading.Event()
+        made.unauthenticated, made._pause = UnauthenticatedConnections(), threading.Event()
         return made
 
     def accept(self) -> tuple[socket.socket, Any]:
         connection, peer = super().accept()
-        if self.strangers.enter(connection, peer):
+        if self.unauthenticated.enter(connection, peer):
             self._pause.wait(PAUSE_SECONDS)
         return connection, peer
 

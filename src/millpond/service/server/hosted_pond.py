@@ -32,7 +32,6 @@ from millpond.reconfigure.lifecycle import current
 from millpond.runtime.inspect.timeline import Trace
 from millpond.service.api.messages import (
     STATE_CHANGES,
-    Asked,
     Changed,
     Differs,
     Event,
@@ -43,6 +42,7 @@ from millpond.service.api.messages import (
     FunctionShown,
     Health,
     Instances,
+    NewQuery,
     Parameter,
     PartitionShown,
     Placed,
@@ -67,7 +67,7 @@ from millpond.spark.reading.intake import Behind
 _COSTS = ("time_us", "own_bytes", "shared_bytes", "keys")
 _DEDUPLICATED = ("deduplicate", "deduplicate_within")
 _PRICED = ("emit", "correct_for", "incomplete", "backfill", "late_by", "state_ttl", "time_zone")
-"""The fields of `Asked`, besides the text and those above, on which the price of a query depends."""
+"""The fields of `NewQuery`, besides the text and those above, on which the price of a query depends."""
 
 _EXAMPLES = 20
 _ROWS_OF_PART = 65_536
@@ -220,7 +220,7 @@ class HostedPond:
         examples = (tuple(rows[:_EXAMPLES]) for rows in (found.only_query, found.only_shadow))
         return Differs(found.n, found.same, len(found.only_query), len(found.only_shadow), *examples)
 
-    def add(self, request: Asked, who: str, dry_run: bool) -> Changed | Priced:
+    def add(self, request: NewQuery, who: str, dry_run: bool) -> Changed | Priced:
         """Add a query."""
         pond = self._pond()
         sink = _sink(request)
@@ -312,12 +312,12 @@ class HostedPond:
             raise
         self._supervisor.wake()
 
-    def _priced(self, pond: Pond, kind: str, name: str, request: Asked | Version | None) -> Priced:
+    def _priced(self, pond: Pond, kind: str, name: str, request: NewQuery | Version | None) -> Priced:
         if self._reader.now() is None:
             return Priced(AT_ONCE)
         if request is None:
             return _priced(pond.price_of(kind, name))
-        fields = (*_DEDUPLICATED, *(_PRICED if isinstance(request, Asked) else ()))
+        fields = (*_DEDUPLICATED, *(_PRICED if isinstance(request, NewQuery) else ()))
         more = {field: getattr(request, field) for field in fields}
         return _priced(pond.price_of(kind, name, request.text, **more))
 
@@ -346,7 +346,7 @@ def _source(found: Behind) -> SourceShown:
     return SourceShown(found.stream, found.unit, found.waiting, partitions)
 
 
-def _sink(request: Asked) -> Sink:
+def _sink(request: NewQuery) -> Sink:
     """The sink of a query added over the network: a folder that the pond chooses, or an address, topic or table
     that the operator offers.
     """

@@ -32,7 +32,7 @@ from millpond.errors import SetupError, SparkError
 from millpond.gc_freeze import freeze_loaded_objects
 from millpond.log.locations.address import address_of
 from millpond.placement.bucket_stores import check_place
-from millpond.service.api.certificates import speaks_for
+from millpond.service.api.certificates import is_valid_for
 from millpond.service.api.serve_options import Options
 from millpond.service.api.service_files import FOLDER as SERVICE
 from millpond.service.api.service_files import Leader, Places, places_of
@@ -43,7 +43,7 @@ from millpond.service.server.connection_limits import (
     ACCEPTED_AT_ONCE,
     CountingSocket,
     IdleTimeout,
-    Strangers,
+    UnauthenticatedConnections,
     bound_socket,
 )
 from millpond.service.server.epoch_lines import EpochLines
@@ -203,7 +203,7 @@ def _serve(
         sessions, api = Sessions(secret), make_app(verbs, rows, metrics.exposition)
         loaded = None if open_console is None else partial(open_console, verbs, rows, reader)
         Entrance(secret, sessions, web.certificate is not None, loaded).add_to(api)
-        app = _guarded(api, secret, web, listener.strangers, sessions)
+        app = _guarded(api, secret, web, listener.unauthenticated, sessions)
         supervisor = process.supervisor
         watched = Watchdog(supervisor.count_stalled_check, lambda: _end_or_replace(supervisor, port)).running()
         warm = WarmCopies(lambda: None if (found := reader.now()) is None else found[0])
@@ -305,16 +305,17 @@ def local_name(web: Web) -> tuple[str, bool]:
         own = (web.host, *web.names, *(("localhost",) if is_loopback(web.host) else ()))
     if web.certificate is None or web.key is None:
         return own[0], True
-    found = next((name for name in own if speaks_for(web.certificate, web.key, name)), None)
+    found = next((name for name in own if is_valid_for(web.certificate, web.key, name)), None)
     return (own[0], False) if found is None else (found, True)
 
 
 def _guarded(
-    app: Application, secret: str, web: Web, strangers: Strangers, sessions: Sessions | None = None
-) -> Application:
+    app: Application, secret: str, web: Web, unauthenticated: UnauthenticatedConnections,
+    sessions: Sessions | None = None,
+) -> Application:  # fmt: skip
     """The service behind its guard; CORS comes first, because a browser's preflight request has no token."""
     guard = Guard(
-        app, secret, known_names(web), origins=frozenset(web.origins), limits=web.limits, trust=strangers.trust,
+        app, secret, known_names(web), origins=frozenset(web.origins), limits=web.limits, trust=unauthenticated.trust,
         sessions=sessions,
     )  # fmt: skip
     if not web.origins:

@@ -20,7 +20,7 @@ from millpond.followers.sinks.make_sink import sink_cursor, sink_follower
 from millpond.model.endpoints import Sink
 from millpond.model.query import Query
 from millpond.model.windows import Sliding
-from millpond.service.api.messages import Asked, check_sink_names
+from millpond.service.api.messages import NewQuery, check_sink_names
 from millpond.service.server.hosted_pond import _sink
 
 PAGE = Path(__file__).parents[4] / "docs" / "guide" / "sinks.md"
@@ -98,16 +98,16 @@ def test_the_network_may_name_the_kinds_that_say_so(
                 check_sink_names(kind.name, None, unknown=unknown)
         return
     check_sink_names(kind.name, None, unknown=True)
-    request = Asked("q", "SELECT 1", sink=kind.name)
+    request = NewQuery("q", "SELECT 1", sink=kind.name)
     if kind.connection == "kafka":
-        request = Asked("q", "SELECT 1", sink=kind.name, connection="k", topic="t")
+        request = NewQuery("q", "SELECT 1", sink=kind.name, connection="k", topic="t")
     elif kind.connection == "postgres":
-        request = Asked("q", "SELECT 1", sink=kind.name, connection="p", table="shop.t")
+        request = NewQuery("q", "SELECT 1", sink=kind.name, connection="p", table="shop.t")
         with pytest.raises(QueryRefused, match=r"The table public\.t of p is not for requests") as refused:
-            _sink(Asked("q", "SELECT 1", sink=kind.name, connection="p", table="public.t"))
+            _sink(NewQuery("q", "SELECT 1", sink=kind.name, connection="p", table="public.t"))
         assert refused.value.cure == "It offers shop.*."
     elif kind.connection == "http":
-        request = Asked("q", "SELECT 1", sink=kind.name, connection="h")
+        request = NewQuery("q", "SELECT 1", sink=kind.name, connection="h")
     made = _sink(request)
     assert made.format == kind.name and {option for option, _ in made.options} <= set(kind.options)
     assert made.path is None, "the pond chooses the folder"

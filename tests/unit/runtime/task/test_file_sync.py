@@ -13,7 +13,7 @@ from millpond.errors import HostError, from_text
 from millpond.log.locations.address import address_of
 from millpond.log.manifest import Manifest
 from millpond.log.records import Receipt
-from millpond.runtime.task.file_sync import Carrier, Deltas, FileTransport, Way
+from millpond.runtime.task.file_sync import Carrier, Deltas, FileRoute, FileTransport
 from millpond.state.ports.files import IDENTITY, CarriedFiles, Files, check_sees, shared_files
 
 NAME = "delta/00000000000000000001/0-a-1.arrow"
@@ -53,7 +53,7 @@ def receipt(data: bytes) -> Receipt:
 
 
 def transport(folder: Path, **more: object) -> FileTransport:
-    return FileTransport(folder, Way(partial(shared_files, folder, "me"), None), **more)  # type: ignore[arg-type]
+    return FileTransport(folder, FileRoute(partial(shared_files, folder, "me"), None), **more)  # type: ignore[arg-type]
 
 
 def test_a_task_refuses_a_folder_that_is_not_the_ponds_and_makes_none(tmp_path: Path) -> None:
@@ -96,8 +96,8 @@ def test_a_delta_in_the_record_needs_no_file(folder: Path) -> None:
 
 def test_an_epoch_is_run_again_through_the_store(folder: Path) -> None:
     store, data, opened = DictStore(), b"abc", partial(Files, folder / "there")
-    way = Way(opened, Carrier(folder, store))  # type: ignore[arg-type]
-    files = transport(folder, through_store=lambda: way)
+    route = FileRoute(opened, Carrier(folder, store))  # type: ignore[arg-type]
+    files = transport(folder, through_store=lambda: route)
 
     def attempt() -> Deltas:
         if files.carrier is None:
@@ -127,9 +127,9 @@ def test_an_epoch_and_a_backfill_switch_to_the_store_once(folder: Path) -> None:
     store, data, opened = DictStore(), b"abc", list[str]()
     staged = "backfill/a/1-0-0-0.arrow"
 
-    def through_store() -> Way:
+    def through_store() -> FileRoute:
         opened.append("store")
-        return Way(partial(Files, folder / "there"), Carrier(folder, store))  # type: ignore[arg-type]
+        return FileRoute(partial(Files, folder / "there"), Carrier(folder, store))  # type: ignore[arg-type]
 
     files = transport(folder, through_store=through_store)
 

@@ -28,7 +28,6 @@ from millpond.runtime.inspect.timeline import EpochTimeline, Trace, trace_of
 from millpond.runtime.rows.window_rows import ARROW_WINDOW
 from millpond.service.api.client import Client
 from millpond.service.api.messages import (
-    Asked,
     Changed,
     ColumnShown,
     Differs,
@@ -38,6 +37,7 @@ from millpond.service.api.messages import (
     FunctionShown,
     Health,
     Instances,
+    NewQuery,
     Parameter,
     Placed,
     Priced,
@@ -121,7 +121,7 @@ class Fake:
     def diff(self, name: str) -> Differs:
         return Differs(3, 2, 1, 0, ("x",))
 
-    def add(self, body: Asked, who: str, dry_run: bool) -> Changed | Priced:
+    def add(self, body: NewQuery, who: str, dry_run: bool) -> Changed | Priced:
         self._did("add", body, who, dry_run)
         return Priced("complete later", 7, True, 5) if dry_run else Changed("add", body.name, 6, 7)
 
@@ -196,8 +196,8 @@ def test_the_client_sends_what_the_pond_receives(bench: Bench) -> None:
     client.history(3)
     assert client.trace(4) == bench.fake.trace(4)
     assert bench.fake.calls == [
-        ("add", Asked("spend", "SELECT 1", "json", True, deduplicate=("id",)), who, False),
-        ("add", Asked("spend", "SELECT 1", incomplete=True), who, True),
+        ("add", NewQuery("spend", "SELECT 1", "json", True, deduplicate=("id",)), who, False),
+        ("add", NewQuery("spend", "SELECT 1", incomplete=True), who, True),
         ("alter", "spend", Version("SELECT 2"), who, False),
         ("shadow", "spend", Version("SELECT 3"), who, False),
         *((kind, "spend", who, False) for kind in ("drop", "pause", "resume", "promote", "rollback", "discard")),

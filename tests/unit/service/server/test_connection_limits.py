@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from millpond.service.server import guard, serve_process
-from millpond.service.server.connection_limits import STRANGERS_OF_ADDRESS, Strangers, origin_of
+from millpond.service.server.connection_limits import UNAUTHENTICATED_PER_ADDRESS, UnauthenticatedConnections, origin_of
 from millpond.service.server.guard import HEAD_BYTES, Receive, Scope, Send
 from millpond.service.server.serve_process import Web
 
@@ -36,7 +36,7 @@ async def echo(_scope: Scope, receive: Receive, send: Send) -> None:
 def served(web: Web) -> Iterator[int]:
     """The port of an application behind the service's own guard and server."""
     with serve_process._bound(web) as listener:
-        app = serve_process._guarded(echo, TOKEN, web, listener.strangers)
+        app = serve_process._guarded(echo, TOKEN, web, listener.unauthenticated)
         with serve_process._answering(app, web, listener):
             yield listener.getsockname()[1]
 
@@ -125,31 +125,31 @@ def test_half_open_connections_do_not_block_clients_with_the_token(encrypted: bo
             assert ask(kept) == 200
             before = flood.opened
             end = time.monotonic() + 120
-            while flood.opened < before + 2 * STRANGERS_OF_ADDRESS and time.monotonic() < end:
+            while flood.opened < before + 2 * UNAUTHENTICATED_PER_ADDRESS and time.monotonic() < end:
                 time.sleep(0.01)
             assert ask(kept) == 200, "a connection that has shown the token is not closed for others"
     assert statuses == {200: 2 * REQUESTS}
-    assert flood.closed >= HALF_HEADS - STRANGERS_OF_ADDRESS
+    assert flood.closed >= HALF_HEADS - UNAUTHENTICATED_PER_ADDRESS
 
 
 def test_the_oldest_idle_connection_of_the_busiest_address_is_closed() -> None:
-    strangers = Strangers(of_address=3, in_total=5)
+    unauthenticated = UnauthenticatedConnections(of_address=3, in_total=5)
     pairs = [socket.socketpair() for _ in range(8)]
     try:
         for number, host in enumerate(["10.0.0.1", "10.0.0.1", "10.0.0.2", "10.0.0.1"]):
-            strangers.enter(pairs[number][0], (host, number))
-        assert len(strangers) == 4
-        strangers.trust(("10.0.0.1", 0))
-        strangers.enter(pairs[4][0], ("10.0.0.1", 4))
+            unauthenticated.enter(pairs[number][0], (host, number))
+        assert len(unauthenticated) == 4
+        unauthenticated.trust(("10.0.0.1", 0))
+        unauthenticated.enter(pairs[4][0], ("10.0.0.1", 4))
         assert not [number for number in range(5) if _is_over(pairs[number][1])]
-        strangers.enter(pairs[5][0], ("10.0.0.1", 5))  # the fourth
+        unauthenticated.enter(pairs[5][0], ("10.0.0.1", 5))  # the fourth
         assert [number for number in range(6) if _is_over(pairs[number][1])] == [1]
-        strangers.enter(pairs[6][0], ("10.0.0.3", 6))
-        strangers.enter(pairs[7][0], ("10.0.0.4", 7))  # the sixth of all
+        unauthenticated.enter(pairs[6][0], ("10.0.0.3", 6))
+        unauthenticated.enter(pairs[7][0], ("10.0.0.4", 7))  # the sixth of all
         assert [number for number in range(8) if _is_over(pairs[number][1])] == [1, 3]
         pairs[7][0].close()
-        strangers.enter(pairs[6][0], ("10.0.0.3", 6))  # the same port again; what is closed does not count
-        assert len(strangers) == 4
+        unauthenticated.enter(pairs[6][0], ("10.0.0.3", 6))  # the same port again; what is closed does not count
+        assert len(unauthenticated) == 4
     finally:
         for pair in pairs:
             for one in pair:
@@ -169,15 +169,15 @@ class _Slow(socket.socket):
         return super().fileno()
 
 
-def test_strangers_are_counted_and_trusted_in_several_threads() -> None:
-    strangers = Strangers()
+def test_connections_are_counted_and_trusted_in_several_threads() -> None:
+    unauthenticated = UnauthenticatedConnections()
     with _Slow() as slow, socket.socket() as second, socket.socket() as third:
-        strangers.enter(slow, ("10.0.0.1", 1))
-        strangers.enter(second, ("10.0.0.1", 2))
-        slow.other = trusting = threading.Thread(target=strangers.trust, args=(("10.0.0.1", 2),))
-        strangers.enter(third, ("10.0.0.1", 3))
-        trusting.join(60)
-        assert len(strangers) == 2
+        unauthenticated.enter(slow, ("10.0.0.1", 1))
+        unauthenticated.enter(second, ("10.0.0.1", 2))
+        slow.other = second_thread = threading.Thread(target=unauthenticated.trust, args=(("10.0.0.1", 2),))
+        unauthenticated.enter(third, ("10.0.0.1", 3))
+        second_thread.join(60)
+        assert len(unauthenticated) == 2
 
 
 def _is_over(other: socket.socket) -> bool:

@@ -20,7 +20,7 @@ from millpond.service.api.client import Client
 from millpond.service.api.serve_options import Options
 from millpond.service.api.service_files import Leader, Places
 from millpond.service.server import connection_limits, serve_process
-from millpond.service.server.connection_limits import Strangers
+from millpond.service.server.connection_limits import UnauthenticatedConnections
 from millpond.service.server.guard import Application, Receive, Scope, Send
 from millpond.service.server.restart import Restarts
 from millpond.service.server.serve_process import Web, check_stores, known_names, local_name, serve
@@ -189,7 +189,7 @@ def test_pages_of_an_allowed_origin_may_ask(http_client: Callable[..., Any]) -> 
     page, asks = {"origin": "https://page.example"}, {"access-control-request-method": "PUT"}
     asks |= {"access-control-request-headers": "authorization,content-type"}
     web = Web(origins=("https://page.example",))
-    guarded = http_client(serve_process._guarded(app, "a-token-of-some-length", web, Strangers()))
+    guarded = http_client(serve_process._guarded(app, "a-token-of-some-length", web, UnauthenticatedConnections()))
     may = guarded.request("OPTIONS", "/v1/queries/q", headers=page | asks)
     assert (may.status_code, may.headers["access-control-allow-origin"]) == (200, "https://page.example")
     answer = guarded.get("/v1/queries", headers=page | {"authorization": "Bearer a-token-of-some-length"})

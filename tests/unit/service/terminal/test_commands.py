@@ -29,10 +29,10 @@ from millpond.model.stream import Field, Stream
 from millpond.model.windows import Sliding
 from millpond.service.api.client import Client
 from millpond.service.api.messages import (
-    Asked,
     ColumnShown,
     Differs,
     FollowerShown,
+    NewQuery,
     QueryShown,
     Status,
     check_sink_names,
@@ -213,7 +213,7 @@ def test_a_sink_that_the_network_may_not_name_is_refused_with_those_that_it_may(
     with pytest.raises(RequestError, match="cannot have 'redis' as its sink") as refused:
         Client("http://127.0.0.1:9", "token").add("a", "SELECT 1", sink="redis")
     assert refused.value.cure == "Use one of parquet, json, csv, subscribers, delta, kafka, postgres, webhook."
-    assert Asked("a", "SELECT 1", late="csv").late == "csv"
+    assert NewQuery("a", "SELECT 1", late="csv").late == "csv"
     with pytest.raises(RequestError, match="cannot have 'parket' as its sink") as refused:
         check_sink_names("parket", None, unknown=True)
     assert refused.value.cure.startswith("Did you mean parquet? Use one of parquet, json,")
