@@ -514,6 +514,7 @@ def test_the_diff_of_two_versions_is_known_for_every_kind_of_sink(spark: SparkSe
         assert kept <= wanted, "what nobody reads is not written"
     rows = [row for rows in epochs[2:] for row in rows]
     naive = {name: Counter(map(numbers, rows)) for name, rows in windows.items()}
+    starts = sorted(row["w"]["start"] for rows in windows.values() for row in rows)
     for name, found in differences.items():
         if name.startswith("small"):
             assert sorted(map(json.loads, found.only_shadow), key=repr) == sorted(
@@ -523,6 +524,11 @@ def test_the_diff_of_two_versions_is_known_for_every_kind_of_sink(spark: SparkSe
             continue
         only = [Counter(map(numbers, map(json.loads, some))) for some in (found.only_query, found.only_shadow)]
         assert only == [naive["old"] - naive["new"], naive["new"] - naive["old"]], name
+        assert found.first is not None and found.first.start_us == starts[0].timestamp() * SECOND, name
+        totals = [{(start, key): total for start, key, _, total in side} for side in only]
+        shared = totals[0].keys() & totals[1].keys()
+        (column,) = (one for one in found.columns if one.column == "total")
+        assert (found.pairs, column.rows) == (len(shared), sum(totals[0][key] != totals[1][key] for key in shared))
         assert found.same == (naive["old"] & naive["new"]).total() > 0 < len(found.only_query), name
 
 

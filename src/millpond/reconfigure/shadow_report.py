@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millpond.errors import UnsupportedQuery
 from millpond.followers.cursors import ProcessFollower
-from millpond.followers.record_rows import ReadSection, RowsGone, RowsReader
+from millpond.followers.record_rows import ReadSection, RowsGone, RowsReader, key_columns
 from millpond.followers.sinks.text import json_objects
 from millpond.log.manifest import Manifest
 from millpond.log.records import ChangeRecord, Entry, EpochRecord
+from millpond.model.query import Query
+from millpond.model.selection import AnyQuery
+from millpond.model.spec import PondSpec
+from millpond.model.windows import RUNNING, Sliced
+from millpond.plan.options.first_complete_window import FirstWindow, first_window
 from millpond.reconfigure.changes import Promote, change_of
+from millpond.runtime.epoch import closed_until
 from millpond.runtime.rows.shadow_diff import NET, sum_net
+from millpond.runtime.task.task_values import Watermark
 
 _FEW, _PARTS = 1 << 20, 64
 """Up to this many rows, from up to this many records, are summed among themselves only, not with all others."""
@@ -22,17 +31,34 @@ _FEW, _PARTS = 1 << 20, 64
 _NONE = pa.table({NET: pa.array([], pa.int64())})
 
 
+class ColumnDifference(NamedTuple):
+    """A column in which rows of a query and its shadow differ: the number of pairs of rows with the same key, and the
+    largest difference of two numbers; None: the column has no numbers, or one of each two is NULL or not finite."""
+
+    column: str
+    rows: int
+    largest: float | None = None
+
+
 class Difference(NamedTuple):
     """The rows that only the query emitted and those that only its shadow emitted, as JSON texts, and the number of
     rows that both emitted. A row that was emitted several times is repeated.
 
-    `n`: the last record that is included; the first is the record since which the two are compared.
+    `n`: the last record that is included. `since`: the record after which the two are compared. `pairs`: the number of
+    differing rows of the query for which the shadow has one row with the same window and key; `columns`: those in which
+    these pairs differ. `first`: the first window that is compared; None: the query has no windows of a fixed size, or
+    emits rows before they close. `closed_us`: the compared windows end by this watermark.
     """
 
     n: int
     same: int
     only_query: list[str]
     only_shadow: list[str]
+    since: int = 0
+    pairs: int = 0
+    columns: tuple[ColumnDifference, ...] = ()
+    first: FirstWindow | None = None
+    closed_us: int | None = None
 
 
 class ShadowComparison(ProcessFollower):
@@ -42,11 +68,15 @@ class ShadowComparison(ProcessFollower):
     Differing rows of one record are summed on their own first, because most rows are emitted by both in the same
     epoch. They are summed with the accumulated rows only when they are more than 2^20 rows and more than the
     accumulated ones, so each row is processed about four times.
+
+    `begun`: the watermarks at record `since`, by stream; windows that were closed then are not compared.
     """
 
-    def __init__(self, query: str, shadow: str, read: ReadSection, since: int) -> None:
+    def __init__(
+        self, query: str, shadow: str, read: ReadSection, since: int, begun: Mapping[str, Watermark] | None = None
+    ) -> None:
         super().__init__(f"compare:{query}", since)
-        self._query, self._shadow = query, shadow
+        self._query, self._shadow, self._since, self._begun = query, shadow, since, begun or {}
         self._rows = RowsReader(read, "differing")
         self._compared = 0
         self._differing = [_NONE]
@@ -81,8 +111,8 @@ class ShadowComparison(ProcessFollower):
             part.drop_columns([NET]).append_column(NET, pc.negate(part[NET])) for part in self._differing
         ]  # fmt: skip
 
-    def difference(self) -> Difference:
-        """The difference until now."""
+    def difference(self, keys: Sequence[str] = ()) -> Difference:
+        """The difference until now, without windows; rows are paired by the columns `keys`."""
         with self._lock:
             self._differing = [whole] = [_summed(self._differing)]
             texts = _texts(whole)
@@ -93,7 +123,62 @@ class ShadowComparison(ProcessFollower):
                 for side in (1, -1)
             ]
             same = (self._compared - sum(map(len, only))) // 2
-            return Difference(self._reached.n, same, *only)
+            return Difference(self._reached.n, same, only[0], only[1], self._since, *_by_column(whole, keys))
+
+    def with_windows(self, spec: PondSpec, manifest: Manifest) -> Difference:
+        """The difference until now, with the windows that are compared."""
+        both = [query for query in spec.all_queries if query.name in (self._query, self._shadow)]
+        found = self.difference(_keys(both))
+        closed = [time for query in both if (time := closed_until(query, manifest)) is not None]
+        windows = [window for query in both if (window := self._first_window(query, spec)) is not None]
+        return found._replace(
+            first=max(windows) if len(windows) == len(both) else None,
+            closed_us=min(closed) if len(closed) == len(both) else None,
+        )
+
+    def _first_window(self, query: AnyQuery, spec: PondSpec) -> FirstWindow | None:
+        if not isinstance(query, Query):
+            return None
+        from_us, closed_us = spec.since.get(query.name), self._begun.get(query.stream, Watermark()).at(query.delay_us)
+        if from_us is None and closed_us is not None and query.window != RUNNING and isinstance(query.window, Sliced):
+            from_us = query.window.first_open(closed_us)
+        return first_window(query, from_us, closed_us, spec.streams)
+
+
+def _keys(queries: Iterable[AnyQuery]) -> tuple[str, ...]:
+    """The columns that identify a row in both versions; () if there are none, or the two have different ones."""
+    try:
+        found = {key_columns(query) for query in queries}
+    except UnsupportedQuery:
+        return ()
+    return found.pop() if len(found) == 1 else ()
+
+
+def _by_column(rows: pa.Table, keys: Sequence[str]) -> tuple[int, tuple[ColumnDifference, ...]]:
+    """The number of pairs of differing rows with the same key, which both sides have once, and where they differ."""
+    if not len(rows) or not set(keys) <= set(rows.column_names) or not keys:
+        return 0, ()
+    codes = json_objects(rows.select(keys), omit_nulls=False).dictionary_encode().indices.to_numpy()
+    net, entries = rows[NET].to_numpy(), np.bincount(codes)
+    place = [np.full(len(entries), -1) for _ in range(2)]
+    for places, side in zip(place, (1, -1), strict=True):
+        chosen = np.flatnonzero(net == side)
+        places[codes[chosen]] = chosen
+    paired = np.flatnonzero((entries == 2) & (place[0] >= 0) & (place[1] >= 0))
+    sides = [rows.take(pa.array(places[paired])) for places in place]
+    columns = (_in_column(name, *sides) for name in rows.column_names if name not in (*keys, NET))
+    return len(paired), tuple(column for column in columns if column.rows)
+
+
+def _in_column(name: str, query: pa.Table, shadow: pa.Table) -> ColumnDifference:
+    texts = [json_objects(side.select([name]), omit_nulls=False) for side in (query, shadow)]
+    differs = pc.not_equal(*texts)
+    kind, largest = query.schema.field(name).type, None
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        numbers = [side[name].filter(differs).cast(pa.float64(), safe=False) for side in (query, shadow)]
+        apart = pc.abs(pc.subtract(*numbers))
+        largest = pc.max(apart.filter(pc.is_finite(apart))).as_py()
+    return ColumnDifference(name, pc.sum(differs).as_py() or 0, largest)
 
 
 def _summed(parts: Sequence[pa.Table]) -> pa.Table:

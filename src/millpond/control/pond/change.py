@@ -154,14 +154,15 @@ class QueryChanges:
         self._requests.request(lambda pond: validate.discard(pond, name, named(who)))
 
     def diff(self, name: str) -> Difference:
-        """The rows that only a query or only its shadow emitted since the pond was opened, of windows that both emit.
+        """The rows that only a query or only its shadow emitted since the pond was opened, of windows that both emit,
+        with the first of these windows and the columns in which rows differ.
 
         Raises:
             ChangeRefused: the query has no shadow.
         """
         opened = self._lifetime.open()
         check_compared(opened.spec, name)
-        return opened.followers.attached.compared[name].difference()
+        return opened.followers.attached.compared[name].with_windows(opened.spec, opened.manifest())
 
     def _version(
         self, name: str, query: str | Frame, repeats: Repeats | None = None, mode: Mode | None = None,

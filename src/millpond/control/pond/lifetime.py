@@ -395,7 +395,7 @@ class Lifetime:
         elif isinstance(change, Alter):
             declared.remember(change.stored.query)
         elif isinstance(change, Shadow):
-            attached.compare(change.name, n)
+            attached.compare(change.name, n, self.opened.manifest())
         elif isinstance(change, Promote):
             declared.remember(declared.queries[change.name])
         elif isinstance(change, Discard):

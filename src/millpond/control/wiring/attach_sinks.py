@@ -17,6 +17,7 @@ from millpond.followers.upserts import Instances, Owners, WriteOwn
 from millpond.followers.view.shared_view import SharedView
 from millpond.log.cursor import NOTHING_APPLIED
 from millpond.log.follower import Follower, close_follower
+from millpond.log.manifest import Manifest
 from millpond.model.change_history import Leaving
 from millpond.model.endpoints import FOREACH, Sink
 from millpond.model.query import Query
@@ -25,6 +26,7 @@ from millpond.model.stream import Stream
 from millpond.model.windows import length_us
 from millpond.reconfigure.catalog import shadow_name
 from millpond.reconfigure.shadow_report import ShadowComparison
+from millpond.runtime.epoch import watermarks
 from millpond.runtime.joins.lookup_rows import OpenRows
 from millpond.runtime.packets.row_batches import dead_letters_of
 
@@ -204,9 +206,9 @@ class AttachedSinks:
         if self.shared is not None:
             self.shared.serve(self.served)
 
-    def compare(self, name: str, since: int) -> None:
-        """Compare the rows of a query with those of its shadow, from record `since` on."""
-        self.compared[name] = ShadowComparison(name, shadow_name(name), self._read, since)
+    def compare(self, name: str, since: int, manifest: Manifest) -> None:
+        """Compare the rows of a query with those of its shadow, from record `since` on, at which `manifest` is."""
+        self.compared[name] = ShadowComparison(name, shadow_name(name), self._read, since, watermarks(manifest))
         self._runners.first.add(self.compared[name])
 
     def stop_comparing(self, name: str) -> None:

@@ -283,7 +283,7 @@ def follow(
     for leaving in spec.effects.leaving:
         attached.add_last(leaving)
     for name in spec.effects.shadows:
-        attached.compare(name, truth.manifest.n)
+        attached.compare(name, truth.manifest.n, truth.manifest)
     for stream, since in _letters_since(truth.manifest, streams):
         attached.add_letters([stream], since)
     rows = slots = None

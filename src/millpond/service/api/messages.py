@@ -323,11 +323,26 @@ class RowsSent(msgspec.Struct, frozen=True):
     rows: list[dict[str, Any]]
 
 
-class Differs(msgspec.Struct, frozen=True):
-    """The comparison of a query with its shadow, from the start of the shadow to the record `as_of`.
+class ColumnDiffers(msgspec.Struct, frozen=True):
+    """A column in which a query and its shadow differ.
 
-    `same`: the number of rows that both emitted. `only_query`, `only_shadow`: the number of rows that only one of them
-    emitted, with some of these rows as examples.
+    `rows`: the number of pairs of rows with the same window and key whose values differ. `largest`: the largest
+    difference of two numbers; None: the column has no numbers, or one of each two is NULL or not finite.
+    """
+
+    column: str
+    rows: int
+    largest: float | None = None
+
+
+class Differs(msgspec.Struct, frozen=True):
+    """The comparison of a query with its shadow, after the record `since` to the record `as_of`.
+
+    It begins when the shadow is added, and anew when the pond is opened. `same`: the number of rows that both emitted.
+    `only_query`, `only_shadow`: the number of rows that only one of them emitted, with some of these rows as examples.
+    `first`: the first window that is compared; None: there are no windows of a fixed size, or rows are emitted before
+    they close. `closed_us`: the compared windows end by this watermark. `pairs`: the number of differing rows that both
+    have with the same window and key; `columns`: where these differ.
     """
 
     as_of: int
@@ -336,6 +351,11 @@ class Differs(msgspec.Struct, frozen=True):
     only_shadow: int
     examples_of_query: tuple[str, ...] = ()
     examples_of_shadow: tuple[str, ...] = ()
+    since: int | None = None
+    first: First | None = None
+    closed_us: int | None = None
+    pairs: int = 0
+    columns: tuple[ColumnDiffers, ...] = ()
 
 
 class PartitionShown(msgspec.Struct, frozen=True):

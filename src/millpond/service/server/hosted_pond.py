@@ -33,6 +33,7 @@ from millpond.runtime.inspect.timeline import Trace
 from millpond.service.api.messages import (
     STATE_CHANGES,
     Changed,
+    ColumnDiffers,
     Differs,
     Event,
     Feeds,
@@ -217,8 +218,13 @@ class HostedPond:
     def diff(self, name: str) -> Differs:
         """How a query and its shadow differ."""
         found = self._pond().diff(name)
-        examples = (tuple(rows[:_EXAMPLES]) for rows in (found.only_query, found.only_shadow))
-        return Differs(found.n, found.same, len(found.only_query), len(found.only_shadow), *examples)
+        mine, other = (tuple(rows[:_EXAMPLES]) for rows in (found.only_query, found.only_shadow))
+        first = None if found.first is None else First(*found.first)
+        columns = tuple(ColumnDiffers(*column) for column in found.columns)
+        return Differs(
+            found.n, found.same, len(found.only_query), len(found.only_shadow), mine, other, found.since, first,
+            found.closed_us, found.pairs, columns,
+        )  # fmt: skip
 
     def add(self, request: NewQuery, who: str, dry_run: bool) -> Changed | Priced:
         """Add a query."""

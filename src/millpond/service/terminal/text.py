@@ -241,16 +241,49 @@ def event_line(event: Event) -> str:
 
 
 def diff_lines(found: Differs) -> Iterator[str]:
-    """Lines on the difference between a query and its shadow, with the rows that the service returned."""
+    """Lines on the difference between a query and its shadow: the windows, the columns, and the rows of the response.
+
+    >>> from millpond.service.api.messages import First
+    >>> first = First(3_600_000_000, 7_200_000_000, 7_210_000_000)
+    >>> print(*diff_lines(Differs(57, 0, 0, 0, since=32, first=first, closed_us=3_600_000_000)), sep="\\n")
+    as of record 57: no window is compared yet
+    the first one, from 1970-01-01 01:00:00Z to 1970-01-01 02:00:00Z, is due at event time 1970-01-01 02:00:10Z
+    """
+    if (
+        (first := found.first) is not None
+        and (found.closed_us is None or found.closed_us < first.end_us)
+        and not (found.only_query or found.only_shadow)
+    ):
+        yield f"as of record {found.as_of}: no window is compared yet"
+        span = f"from {utc(first.start_us)} to {utc(first.end_us)}"
+        yield f"the first one, {span}, is due at event time {utc(first.due_us)}"
+        return
     yield (
         f"as of record {found.as_of}: {found.same:,} rows are the same, {found.only_query:,} are only the query's (-), "
         f"{found.only_shadow:,} only its shadow's (+)"
     )
+    if first is not None and found.closed_us is not None:
+        yield (
+            f"compared windows: the first from {utc(first.start_us)} to {utc(first.end_us)}, the last ends by "
+            f"{utc(found.closed_us)}"
+        )
+    elif found.since is not None:
+        yield f"compared rows: those emitted after record {found.since}"
+    if found.pairs:
+        have = "has" if found.pairs == 1 else "have"
+        yield f"{count_of(found.pairs, 'pair')} of these rows {have} the same window and key; columns that differ:"
+        yield from _columns_that_differ(found)
     sides = (("-", found.only_query, found.examples_of_query), ("+", found.only_shadow, found.examples_of_shadow))
     for sign, many, examples in sides:
         yield from (f"{sign} {row}" for row in examples)
         if many > len(examples):
             yield f"{sign} … and {count_of(many - len(examples), 'row')} more, of which none is shown"
+
+
+def _columns_that_differ(found: Differs) -> Iterator[str]:
+    for one in found.columns:
+        largest = "" if one.largest is None else f", by at most {one.largest:,.6g}"
+        yield f"  {one.column}  in {count_of(one.rows, 'pair')}{largest}"
 
 
 def _json(value: object) -> str:

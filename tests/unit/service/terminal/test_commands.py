@@ -29,8 +29,10 @@ from millpond.model.stream import Field, Stream
 from millpond.model.windows import Sliding
 from millpond.service.api.client import Client
 from millpond.service.api.messages import (
+    ColumnDiffers,
     ColumnShown,
     Differs,
+    First,
     FollowerShown,
     NewQuery,
     QueryShown,
@@ -205,8 +207,15 @@ def test_a_shadow_is_shown_with_its_text() -> None:
 
 
 def test_a_comparison_says_that_it_stops() -> None:
-    lines = [*diff_lines(Differs(7, 1, 25, 1, tuple("ab"), ("c",)))]
-    assert lines[1:] == ["- a", "- b", "- … and 23 rows more, of which none is shown", "+ c"]
+    first, columns = First(0, 10_000_000, 11_000_000), (ColumnDiffers("n", 1, 2.0), ColumnDiffers("name", 1))
+    found = Differs(7, 1, 25, 1, tuple("ab"), ("c",), 3, first, 30_000_000, 1, columns)
+    assert [*diff_lines(found)][1:] == [
+        "compared windows: the first from 1970-01-01 00:00:00Z to 1970-01-01 00:00:10Z, the last ends by "
+        "1970-01-01 00:00:30Z",
+        "1 pair of these rows has the same window and key; columns that differ:",
+        "  n  in 1 pair, by at most 2", "  name  in 1 pair",
+        "- a", "- b", "- … and 23 rows more, of which none is shown", "+ c",
+    ]  # fmt: skip
 
 
 def test_a_sink_that_the_network_may_not_name_is_refused_with_those_that_it_may() -> None:
