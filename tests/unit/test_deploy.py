@@ -191,6 +191,7 @@ def test_executors_reach_the_driver_where_the_manifests_say(manifests: dict[tupl
     pond, driver = manifests["StatefulSet", "pond"], manifests["Service", "driver"]
     container = pond["spec"]["template"]["spec"]["containers"][0]
     assert spark["spark.driver.host"] == f"{spark['spark.kubernetes.driver.pod.name']}.{driver['metadata']['name']}"
+    assert spark["spark.kubernetes.executor.useDriverPodIP"] == "false", "they would connect to 0.0.0.0"
     assert pond["spec"]["serviceName"] == driver["metadata"]["name"] and driver["spec"]["publishNotReadyAddresses"]
     assert driver["spec"]["selector"] == pond["spec"]["template"]["metadata"]["labels"]
     ports = {int(spark["spark.driver.port"]), int(spark["spark.driver.blockManager.port"])}
