@@ -76,6 +76,12 @@ def test_the_compose_file_fits_its_schema() -> None:
     run(TOOLS / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", DEPLOY / "compose.yaml")
 
 
+def test_the_service_needs_no_package_that_the_image_lacks() -> None:
+    others = {"duckdb", "psycopg", "nicegui", "deltalake", "pyiceberg", "hdfs_native", "ptars", "pytest"}
+    imports = "import millpond.service.postgres.endpoint, millpond.service.server.serve_process"
+    run(sys.executable, "-c", f"import sys; sys.modules.update(dict.fromkeys({others})); {imports}")
+
+
 def test_an_image_is_built_by_one_service() -> None:
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
     assert [one["image"] for one in services.values() if "build" in one] == ["millpond"]

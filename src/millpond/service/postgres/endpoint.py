@@ -19,8 +19,7 @@ from millpond.connections import is_loopback
 from millpond.control.commands.command_log import is_json
 from millpond.errors import SetupError
 from millpond.log.locations.address import Given, address_of
-from millpond.service.postgres import program
-from millpond.service.postgres.program import Task
+from millpond.service.postgres.task import Task
 from millpond.service.server.connection_limits import bound_socket
 from millpond.service.server.serve_process import Web, check_web
 from millpond.version import install
@@ -82,7 +81,7 @@ class Endpoint:
 
     def _run(self, task: Task) -> int:
         """Run the process until it ends, or should end; returns its exit status."""
-        words = [sys.executable, "-m", program.__name__]
+        words = [sys.executable, "-m", f"{__package__}.program"]
         # in a session of its own, because Ctrl-C in the terminal only concerns the service
         with subprocess.Popen(
             words, stdin=subprocess.PIPE, pass_fds=[task.listener], start_new_session=True

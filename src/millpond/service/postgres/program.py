@@ -24,6 +24,7 @@ from millpond.errors import BusyError
 from millpond.service.postgres.connection import Connection, Entrance
 from millpond.service.postgres.pond_tables import PondTables
 from millpond.service.postgres.session import Session
+from millpond.service.postgres.task import Task
 from millpond.service.server.connection_limits import CountingSocket, origin_of
 from millpond.service.server.guard import DEFAULT, GUESS_COSTS, Rates
 
@@ -43,23 +44,6 @@ _NICE = 10
 """The lower priority of statements, so that epochs come first."""
 
 _log = logging.getLogger("millpond.service")
-
-
-class Task(msgspec.Struct, frozen=True):
-    """The parameters of the process, as JSON in the first line of its standard input.
-
-    `listener`: the number of the open socket. `loopback`: whether only this host reaches it.
-    `json_log`: whether it logs as JSON.
-    """
-
-    folder: str
-    store: str
-    token: str
-    listener: int
-    loopback: bool
-    certificate: str | None = None
-    key: str | None = None
-    json_log: bool = False
 
 
 class PostgresServer:

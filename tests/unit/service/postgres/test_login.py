@@ -17,7 +17,8 @@ import pytest
 from millpond.service.postgres import connection, program
 from millpond.service.postgres.messages import PROTOCOL, TLS
 from millpond.service.postgres.pond_tables import PondTables
-from millpond.service.postgres.program import PostgresServer, Task
+from millpond.service.postgres.program import PostgresServer
+from millpond.service.postgres.task import Task
 from millpond.service.server.connection_limits import CountingSocket
 
 TOKEN = "a-token-of-some-length"
