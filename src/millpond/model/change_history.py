@@ -82,7 +82,9 @@ class ChangeEffects(msgspec.Struct, frozen=True, omit_defaults=True):
     """The lasting effects of all changes of a pond.
 
     - `last`: the record of the newest change of queries; -1: none.
-    - `versions`: the version numbers of altered queries.
+    - `versions`: the numbers of the newest versions; the next replaced version of a query is called `query@number`.
+    - `splits`: how many of these numbers of a query do not stand for a new text: a shadow began, and the windows from
+      before it became a version of their own.
     - `paused`: queries whose rows are not emitted.
     - `times`: for streams whose event time no query uses any more, the column by which it is still observed.
     - `leaving`: dropped queries whose sinks may lag.
@@ -127,3 +129,4 @@ class ChangeEffects(msgspec.Struct, frozen=True, omit_defaults=True):
     promoted: tuple[str, ...] = ()
     whole_us: dict[str, int] = {}
     added: dict[str, int] = {}
+    splits: dict[str, int] = {}

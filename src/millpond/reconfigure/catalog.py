@@ -151,6 +151,7 @@ def _dropped(spec: PondSpec, effects: ChangeEffects, n: int, change: Drop) -> Po
         effects, paused=_without(effects.paused, change.name),
         leaving=(*effects.leaving, Leaving(StoredQuery.of(gone), n)),
         versions={name: version for name, version in effects.versions.items() if name != change.name},
+        splits={name: count for name, count in effects.splits.items() if name != change.name},
         until_us={name: until for name, until in effects.until_us.items() if name not in versions},
         replaced={name: of for name, of in effects.replaced.items() if name not in versions},
         shadows={name: shadow for name, shadow in effects.shadows.items() if name != change.name},
@@ -221,6 +222,7 @@ def _shadowed(spec: PondSpec, effects: ChangeEffects, change: Shadow) -> PondSpe
             effects, until_us=effects.until_us | {mine: change.since_us},
             replaced=effects.replaced | {mine: change.name},
             versions=effects.versions | {change.name: version + 1},
+            splits=effects.splits | {change.name: effects.splits.get(change.name, 0) + 1},
             whole_us=effects.whole_us | {change.name: _whole_us(spec, change.name)},
         )  # fmt: skip
     effects = _with(effects, shadows=effects.shadows | {change.name: shadow}, apart=tuple(dict.fromkeys(apart)))

@@ -230,7 +230,8 @@ class QueryShown(msgspec.Struct, frozen=True):
     """A query in force.
 
     `state`: running, paused, shadowed (it has a shadow), promoted (its shadow is the previous version) or quarantined;
-    `reason` says why it is quarantined. `complete_from_us`: the earliest start of a complete window, in any version;
+    `reason` says why it is quarantined. `version`: each alter, promote and rollback adds one, a shadow adds none.
+    `complete_from_us`: the earliest start of a complete window, in any version;
     None: all windows are complete. `counts`: since this leader began, the `rows` that all versions emitted and the fate
     of the events that the current version read; in the newest epoch, the query's time `time_us`, its number of `keys`
     and its bytes of state: `own_bytes` would be freed if this query were dropped, `shared_bytes` are its equal share of
@@ -288,7 +289,8 @@ class Parameter(msgspec.Struct, frozen=True):
 class Event(msgspec.Struct, frozen=True):
     """A change in the history.
 
-    `at_us`: the writer's clock when it appended the record. `who`: the requester; `""`: the pond itself. `functions`:
+    `at_us`: the writer's clock when it appended the record. `who`: the requester; `""`: the pond itself. `text`: that of
+    the query, or for `end` what ended. `functions`:
     the user functions that the query calls, as `name@version`, each with the SHA-256 of its module's file.
     """
 

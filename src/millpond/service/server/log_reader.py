@@ -27,7 +27,7 @@ from millpond.plan.options.first_complete_window import first_window
 from millpond.plan.upstream.parameter_feeds import feeds_of
 from millpond.plan.upstream.steps import inner_of, inputs_of
 from millpond.reconfigure.catalog import complete_from, history, in_force, query_name, visible
-from millpond.reconfigure.changes import Add, Alter, Change, Feed, Halt, SetParameter, Shadow, kind_name
+from millpond.reconfigure.changes import Add, Alter, Change, End, Feed, Halt, SetParameter, Shadow, kind_name
 from millpond.reconfigure.inner_reports import parameters_of_steps, stream_labels, visible_quarantine
 from millpond.reconfigure.lifecycle import HALTED, current, state_in
 from millpond.runtime.epoch import closed_until, watermarks
@@ -233,7 +233,7 @@ def _query(spec: PondSpec, streams: tuple[str, ...], query: AnyQuery) -> QuerySh
     name, effects = query.name, spec.effects
     return QueryShown(
         name, "join" if isinstance(query, Join) else "windowed" if isinstance(query, Query) else "stateless",
-        state_in(effects, name), effects.versions.get(name, 1), query.text, streams,
+        state_in(effects, name), effects.versions.get(name, 1) - effects.splits.get(name, 0), query.text, streams,
         tuple(ColumnShown(item.name, item.expression.type) for item in query.output), _sink(query.sink), query.serve,
         complete_from(spec, name), shadow=_shadow(spec, name), time_zone=zone_of(query),
     )  # fmt: skip
@@ -271,4 +271,9 @@ def _event(n: int, at_us: int, change: Change) -> Event:
         called = query.user_functions.values() if isinstance(query, Query) else ()
         functions = {one.label: one.digest for one in sorted(called, key=lambda one: one.label)}
         return Event(n, at_us, kind, query.name, change.who, query.text, None, since, functions)
+    if isinstance(change, End):
+        query, _, number = change.name.partition("@")
+        before = "its first own one" if number == "0" else "a change (alter, shadow, promote or rollback)"
+        text = f"the last window of {query} from before {before} was emitted; {query} continues"
+        return Event(n, at_us, kind, change.name, change.who, text)
     return Event(n, at_us, kind, change.name, change.who, value=change.why if isinstance(change, Halt) else None)

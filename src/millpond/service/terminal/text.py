@@ -229,8 +229,8 @@ def event_line(event: Event) -> str:
 
     >>> event_line(Event(4, 1_100_000, "add", "a", "ann", "SELECT\\n  1", None, 0, {"f@2": "a" * 64}))
     '4  1970-01-01 00:00:01.100Z  add a  by ann, complete from 1970-01-01 00:00:00Z: SELECT 1  f@2 sha256 aaaaaaaaaaaa'
-    >>> event_line(Event(5, 1_048_340, "end", "spend@1", ""))
-    '5  1970-01-01 00:00:01.048Z  end spend@1  by the pond itself'
+    >>> event_line(Event(5, 1_048_340, "pause", "spend", ""))
+    '5  1970-01-01 00:00:01.048Z  pause spend  by the pond itself'
     """
     value = "" if event.value is None else f" = {_json(event.value)}"
     whole = "" if event.complete_from_us is None else f", complete from {utc(event.complete_from_us)}"

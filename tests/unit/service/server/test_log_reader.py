@@ -17,7 +17,7 @@ from millpond.model.selection import Selection
 from millpond.model.stream import Derivation, Field, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
-from millpond.reconfigure.changes import Add, Drop, End, Pause, Promote, SetParameter, Shadow
+from millpond.reconfigure.changes import Add, Discard, Drop, End, Pause, Promote, SetParameter, Shadow
 from millpond.service.api.messages import ColumnShown, Event, Parameter
 from millpond.service.server.gauges import Gauges
 from millpond.service.server.log_reader import LogReader
@@ -103,6 +103,22 @@ def test_a_query_that_was_backfilled_stays_whole_when_its_early_version_has_ende
         pond.change(change)
         whole += [query.complete_from_us for query in catalog.queries(lambda _: {}) if query.name == "bf"]
     assert whole == [None, None]
+    texts = {event.name: event.text for event in catalog.history(9)}
+    assert texts["bf@0"] == "the last window of bf from before its first own one was emitted; bf continues"
+
+
+def test_a_shadow_is_no_new_version_of_its_query(tmp_path: Path) -> None:
+    (tmp_path / "pond.id").write_text("p")
+    window = Sliding(10_000_000, 10_000_000)
+    count = Query("q", "tx", "ts", 0, window, (), (), (Named("w", Column("window", WINDOW)),))
+    pond, catalog, versions = ChangingPond(tmp_path, [STREAM], [count]), LogReader(tmp_path), []
+    shadow = Shadow(StoredQuery.of(count), since_us=20_000_000)
+    for change in (shadow, End("q@1"), Discard("q"), shadow, Promote("q"), Promote("q", back=True)):
+        pond.change(change)
+        versions += [query.version for query in catalog.queries(lambda _: {})]
+    assert versions == [1, 1, 1, 1, 2, 3]
+    last = "the last window of q from before a change (alter, shadow, promote or rollback) was emitted; q continues"
+    assert [event.text for event in catalog.history(9) if event.kind == "end"] == [last]
 
 
 def test_gauges_count_rows_of_the_versions_of_a_query_as_its_own() -> None:
