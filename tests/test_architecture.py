@@ -138,7 +138,7 @@ LAZY_IMPORTS: frozenset[tuple[str, str]] = frozenset(
     {
         ("cli.py", "millpond.control.diagnose.causes"),
         ("cli.py", "millpond.control.pond.compile"),
-        ("cli.py", "millpond.control.diagnose.dead_letters"),
+        ("service/terminal/dead_letters.py", "millpond.control.diagnose.dead_letters"),
         ("cli.py", "millpond.control.commands.demo"),
         ("cli.py", "millpond.control.commands.doctor"),
         ("cli.py", "millpond.control.commands.explain"),

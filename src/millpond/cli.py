@@ -31,6 +31,7 @@ from millpond.service.api.settings_file import spark_settings
 from millpond.service.terminal import commands
 from millpond.service.terminal import serve_arguments as arguments
 from millpond.service.terminal.command_groups import GroupedCommands
+from millpond.service.terminal.dead_letters import dlq
 from millpond.service.terminal.overview import current_failure
 from millpond.service.terminal.parse_arguments import assigned
 from millpond.service.terminal.sql_shell import add_sql
@@ -46,9 +47,7 @@ File = Annotated[Path, typer.Argument(metavar="FILE.sql", help=BY_NAME["file"].h
 Master = Annotated[str, typer.Option("--master", metavar="URL", help=BY_NAME["master"].help)]
 Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help=BY_NAME["memory"].help)]
 
-dlq = typer.Typer(help="List, show and resend records that did not parse.", no_args_is_help=True)
 app.add_typer(dlq, name="dlq")
-DeadLetters = Annotated[Path, typer.Argument(metavar="DIR", help="The folder that 'dead.path' of the stream names.")]
 _VERBOSE = ("-v", "--verbose")
 
 
@@ -318,49 +317,6 @@ def prepare() -> None:
     from millpond.control.commands.prepare import prepare as prepare_machine
 
     typer.echo(f"Spark's classes are in {prepare_machine()}.")
-
-
-@dlq.command("list")
-def list_dead_letters(folder: DeadLetters) -> None:
-    """Count the dead letters by topic and reason."""
-    from millpond.control.diagnose.dead_letters import kinds
-
-    found = kinds(folder)
-    for kind in found:
-        typer.echo(f"{kind.letters:>8}  {kind.topic}  {kind.reason}  {kind.first} .. {kind.last}")
-    typer.echo("" if found else "There are none.", nl=not found)
-
-
-@dlq.command("show")
-def show_dead_letters(
-    folder: DeadLetters,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Number of records, newest first.")] = 20,
-) -> None:
-    """Show the newest dead letters, with their first bytes."""
-    from millpond.control.diagnose.dead_letters import lines
-
-    for line in lines(folder, limit):
-        typer.echo(line)
-
-
-@dlq.command("replay")
-def replay_dead_letters(
-    folder: DeadLetters,
-    connection: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--connection", metavar="NAME", help="The connection to Kafka [default: the only one]."),
-    ] = None,
-    to: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--to", metavar="TOPIC", help="Send to this topic [default: the topic that they came from]."),
-    ] = None,
-) -> None:
-    """Send dead letters to Kafka again, each exactly once."""
-    from millpond.control.diagnose.dead_letters import replay
-
-    if not to:
-        typer.echo("A record that still does not parse comes back as a new dead letter.")
-    typer.echo(f"{replay(folder, connection, to)} sent.")
 
 
 @app.command()

@@ -17,7 +17,7 @@ from kit.servers.kafka_server import KafkaServer
 from millpond.cli import app
 from millpond.connections import VARIABLE
 from millpond.control.diagnose.dead_letters import replay
-from millpond.errors import ForeignPondError
+from millpond.errors import ForeignPondError, RequestError
 from millpond.followers.sinks.folder import MARKER_NAME, Marker
 from millpond.runtime.packets.row_batches import dead_letters_of
 
@@ -69,3 +69,32 @@ def test_they_are_sent_again_once(kafka_server: KafkaServer, tmp_path: Path, mon
     assert found[0].headers == {"millpond-replay": f"{topic}-1@30".encode()}
     assert replay(folder, None, f"{topic}-other") == 3
     assert len(kafka_server.read(f"{topic}-other")) == 3
+
+
+def test_letters_of_one_reason_are_sent_once_and_a_dry_run_sends_nothing(
+    kafka_server: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, folder, topic = tmp_path / "c.json", tmp_path / "dead", f"r-{uuid.uuid4().hex[:8]}"
+    path.write_text(json.dumps({"test": {"servers": kafka_server.servers}}))
+    monkeypatch.setenv(VARIABLE, str(path))
+    kafka_server.create(topic, 2)
+    write(folder, 3, topic, [b"{", None])
+    write(folder, 12, topic, [b"["])
+
+    def printed(*options: str) -> list[str]:
+        return CliRunner().invoke(app, ["dlq", "replay", str(folder), *options]).output.splitlines()[1:]
+
+    parse, value = f"       2  to {topic}  the value does not parse", f"       1  to {topic}  the record has no value"
+    assert printed("--dry-run") == [parse, value, "3 would be sent."]
+    assert printed("--dry-run", "--reason", "NO value") == [value, "1 would be sent."]
+    assert printed("--reason", "no value") == ["1 sent."]
+    assert printed("--dry-run") == [parse, "2 would be sent."]
+    assert printed("--reason", "no value") == ["0 sent."]
+    with pytest.raises(RequestError, match="No dead letter has a reason with 'typo'"):
+        replay(folder, None, None, "typo")
+    assert printed() == ["2 sent."]
+    write(folder, 14, topic, [None, b"]"])
+    assert printed("--reason", "parse") == ["1 sent."]
+    assert printed() == ["1 sent."]
+    assert printed("--reason", "parse") == printed() == ["0 sent."]
+    assert sorted(m.value or b"" for m in kafka_server.read(topic)) == [b"", b"", b"[", b"]", b"{"]

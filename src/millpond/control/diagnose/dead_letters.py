@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from millpond.connections import check_target
 from millpond.control.checks.input_files import options_of
-from millpond.errors import AheadError, ForeignPondError, PlaceError, SetupError
+from millpond.errors import AheadError, ForeignPondError, PlaceError, RequestError, SetupError
 from millpond.followers.part_folders import PartFolder, part_folder
 from millpond.followers.sinks.folder import MARKER_NAME, Marker
 from millpond.followers.sinks.kinds import sink_path
@@ -27,6 +27,9 @@ from millpond.log.port import numbered_name
 from millpond.model.spec import PondSpec
 from millpond.runtime.packets.row_batches import dead_letters_of
 from millpond.version import install
+
+if TYPE_CHECKING:
+    from millpond.followers.sinks.kafka_publisher import Publisher
 
 SHOWN_BYTES = 200
 """The most of a value that is shown."""
@@ -181,50 +184,133 @@ def lines(folder: Path, limit: int) -> Iterator[str]:
             yield f"  {_text(row['value'])}"
 
 
-def replay(folder: Path, connection: str | None, topic: str | None) -> int:
+class Unsent(NamedTuple):
+    """The dead letters of one topic and reason that a replay would send."""
+
+    topic: str
+    reason: str
+    letters: int
+
+
+def replay(folder: Path, connection: str | None, topic: str | None, reason: str | None = None) -> int:
     """Send the dead letters that were not sent before to their original topics, or to `topic`; returns their number.
 
-    The dead letters of one record of the log are sent in one transaction, so a crash repeats nothing.
+    The dead letters of one record of the log are sent in one transaction, so a crash repeats nothing. `reason`: send
+    only letters whose reason contains this text; a later replay of all leaves them out.
 
     Raises:
         SetupError: the library for Kafka is missing, or the connection does not exist.
         StoreError: Kafka did not take them.
+        RequestError: no letter has this reason.
     """
-    try:
-        from millpond.followers.sinks.kafka_publisher import ANY_PARTITION, Message, Publisher
-    except ImportError as error:
-        raise SetupError(f"The library for Kafka is missing: {error}.", f"Run `{install('kafka')}`.") from error
-    letters = LetterFolder.of(folder)
-    marker, unsent = letters.marker, list(letters.parts())
-    if not unsent:
+    replays = _Replays(folder, connection, topic)
+    reasons = replays.reasons(reason)
+    if not reasons:
         return 0
-    target = topic or pc.min(unsent[0][1]["topic"]).as_py()
-    digest = hashlib.sha256(msgspec.json.encode([marker.pond, marker.query, target])).hexdigest()[:16]
-    publisher = Publisher(f"millpond-replay-{digest}", target, connection)
-    sent, done = 0, publisher.connect()
-    for n, table in unsent:
-        mark = f"{hashlib.sha256(letters.content(n)).hexdigest()} {marker.pond}"
-        if n == done.n and done.mark not in ("", mark):
-            raise AheadError(
-                f"Dead letters of record {n} in {folder} were sent to {target}, and now differ: the pond has lost "
-                "that record.",
-                "Give another --to, or --connection, to send all current ones.",
-            )
-        if n <= done.n:
-            continue
-        rows = table.to_pylist()
-        publisher.begin(
-            Message(
-                topic or row["topic"], row["key"], row["value"],
-                [("millpond-replay", f"{row['topic']}-{row['partition']}@{row['offset']}")],
-                ANY_PARTITION if topic else row["partition"],
-            )
-            for row in rows
-        )  # fmt: skip
-        publisher.commit(Cursor(n, mark))
-        sent += len(rows)
-    publisher.close()
-    return sent
+    every = replays.publisher(None)
+    floor = replays.connect(every)
+    if reason is None:  # replays of single reasons that are still running are fenced, too
+        floors = {}
+        for one in reasons:
+            floors[one] = max(floor, replays.connect(single := replays.publisher(one)))
+            single.close()
+        return replays.send(every, floors)
+    every.close()
+    return sum(
+        replays.send(single := replays.publisher(one), {one: max(floor, replays.connect(single))}) for one in reasons
+    )
+
+
+def unsent(folder: Path, connection: str | None, topic: str | None, reason: str | None = None) -> list[Unsent]:
+    """What `replay` would send, the most frequent first; nothing is sent, and no running replay is disturbed.
+
+    Raises: as `replay`.
+    """
+    replays = _Replays(folder, connection, topic)
+    reasons = replays.reasons(reason)
+    floor = replays.floor(replays.publisher(None).reached()) if reasons else -1
+    floors = {one: max(floor, replays.floor(replays.publisher(one).reached())) for one in reasons}
+    rows = (row for _, _, rows in replays.pending(floors) for row in rows)
+    found = Counter((topic or row["topic"], row["reason"]) for row in rows)
+    return [Unsent(*kind, letters) for kind, letters in found.most_common()]
+
+
+class _Replays:
+    """The dead letters of a folder, and the publishers that send them to a topic: one for all, and one per reason."""
+
+    def __init__(self, folder: Path, connection: str | None, topic: str | None) -> None:
+        try:
+            from millpond.followers.sinks.kafka_publisher import ANY_PARTITION, Message, Publisher
+        except ImportError as error:
+            raise SetupError(f"The library for Kafka is missing: {error}.", f"Run `{install('kafka')}`.") from error
+        self._make, self._message, self._any = Publisher, Message, ANY_PARTITION
+        self._letters, self._connection, self._topic = LetterFolder.of(folder), connection, topic
+        self._parts = [*self._letters.parts()]
+
+    def reasons(self, wanted: str | None) -> list[str]:
+        """The reasons of the letters that contain a text."""
+        known = sorted({reason for _, table in self._parts for reason in table["reason"].unique().to_pylist()})
+        found = [reason for reason in known if wanted is None or wanted.lower() in reason.lower()]
+        if known and not found:
+            raise RequestError(f"No dead letter has a reason with {wanted!r}.", f"The reasons are: {'; '.join(known)}.")
+        return found
+
+    def publisher(self, reason: str | None) -> Publisher:
+        """The publisher of all letters, or of those with one reason; its name does not depend on the other letters."""
+        marker = self._letters.marker
+        named = [marker.pond, marker.query, self._target, *([] if reason is None else [reason])]
+        digest = hashlib.sha256(msgspec.json.encode(named)).hexdigest()[:16]
+        return self._make(f"millpond-replay-{digest}", self._target, self._connection)
+
+    @property
+    def _target(self) -> str:
+        return self._topic or str(pc.min(self._parts[0][1]["topic"]).as_py())
+
+    def connect(self, publisher: Publisher) -> int:
+        """Fence other replays by this publisher, and return the last record whose letters it sent."""
+        return self.floor(publisher.connect())
+
+    def floor(self, done: Cursor) -> int:
+        """The last record whose letters were sent.
+
+        Raises:
+            AheadError: the pond has lost that record.
+        """
+        for n, _ in self._parts:
+            if n == done.n and done.mark not in ("", self._mark(n)):
+                raise AheadError(
+                    f"Dead letters of record {n} in {self._letters.address} were sent to {self._target}, and now "
+                    "differ: the pond has lost that record.",
+                    "Give another --to, or --connection, to send all current ones.",
+                )
+        return done.n
+
+    def pending(self, floors: Mapping[str, int]) -> Iterator[tuple[int, str, list[dict[str, Any]]]]:
+        """The letters of each record, with its mark, that are above the floor of their reason."""
+        for n, table in self._parts:
+            rows = [row for row in table.to_pylist() if n > floors.get(row["reason"], n)]
+            if rows:
+                yield n, self._mark(n), rows
+
+    def send(self, publisher: Publisher, floors: Mapping[str, int]) -> int:
+        """Send the pending letters by a connected publisher, and close it."""
+        sent = 0
+        for n, mark, rows in self.pending(floors):
+            publisher.begin(
+                self._message(
+                    self._topic or row["topic"], row["key"], row["value"],
+                    [("millpond-replay", f"{row['topic']}-{row['partition']}@{row['offset']}")],
+                    self._any if self._topic else row["partition"],
+                )
+                for row in rows
+            )  # fmt: skip
+            publisher.commit(Cursor(n, mark))
+            sent += len(rows)
+        publisher.close()
+        return sent
+
+    def _mark(self, n: int) -> str:
+        return f"{hashlib.sha256(self._letters.content(n)).hexdigest()} {self._letters.marker.pond}"
 
 
 def _text(value: bytes | None) -> str:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -88,6 +88,23 @@ class Publisher:
             found = _committed(self._group, self._topic)
         except KafkaException as error:
             raise self._failed(error) from error
+        return self._cursor(found)
+
+    def reached(self) -> Cursor:
+        """Number and mark of the last step, as `connect`, without fencing other publishers.
+
+        Raises:
+            StoreError, SetupError: as `connect`.
+        """
+        settings: dict[str, Any] = connection(self._connection).of_c() | {"log_level": 0, "group.id": self.name}
+        try:
+            group = Consumer(settings | {"isolation.level": "read_committed"})
+            with closing(group):
+                return self._cursor(_committed(group, self._topic))
+        except KafkaException as error:
+            raise self._failed(error) from error
+
+    def _cursor(self, found: TopicPartition) -> Cursor:
         if found.error is not None:
             raise self._failed(KafkaException(found.error))
         return Cursor(found.offset - 1, found.metadata or "") if found.offset >= 0 else Cursor()

@@ -289,9 +289,9 @@ class Parameter(msgspec.Struct, frozen=True):
 class Event(msgspec.Struct, frozen=True):
     """A change in the history.
 
-    `at_us`: the writer's clock when it appended the record. `who`: the requester; `""`: the pond itself. `text`: that of
-    the query, or for `end` what ended. `functions`:
-    the user functions that the query calls, as `name@version`, each with the SHA-256 of its module's file.
+    `at_us`: the writer's clock when it appended the record. `who`: the requester; `""`: the pond itself. `text`: that
+    of a query, or what `end` ended. `functions`: the user functions that the query calls, as `name@version`, each with
+    the SHA-256 of its module's file.
     """
 
     record: int

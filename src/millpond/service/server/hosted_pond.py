@@ -188,7 +188,8 @@ class HostedPond:
             raise RequestError(f"The stream {stream[:80]!r} keeps no dead letters.", "Choose one with 'dead.path'.")
         one.check()
         if dry_run:
-            return Priced(f"sends {count_of(one.letters, 'dead letter')} again, except what was sent before")
+            kinds = "; ".join(f"{kind.letters} to {kind.topic}: {kind.reason}" for kind in one.kinds)
+            return Priced(f"sends {count_of(one.letters, 'dead letter')} again, except what was sent before ({kinds})")
         sent = replay(one.folder, one.connection, None)
         _log.info("dead letters of %s were sent again for %s: %d", stream, who, sent)
         return Changed("replay", stream, what=f"{count_of(sent, 'dead letter')} sent")

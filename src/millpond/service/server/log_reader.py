@@ -272,8 +272,8 @@ def _event(n: int, at_us: int, change: Change) -> Event:
         functions = {one.label: one.digest for one in sorted(called, key=lambda one: one.label)}
         return Event(n, at_us, kind, query.name, change.who, query.text, None, since, functions)
     if isinstance(change, End):
-        query, _, number = change.name.partition("@")
+        name, _, number = change.name.partition("@")
         before = "its first own one" if number == "0" else "a change (alter, shadow, promote or rollback)"
-        text = f"the last window of {query} from before {before} was emitted; {query} continues"
+        text = f"the last window of {name} from before {before} was emitted; {name} continues"
         return Event(n, at_us, kind, change.name, change.who, text)
     return Event(n, at_us, kind, change.name, change.who, value=change.why if isinstance(change, Halt) else None)

@@ -1,0 +1,65 @@
+"""Defines the commands `millpond dlq`: dead letters are listed, shown and sent again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+dlq = typer.Typer(help="List, show and resend records that did not parse.", no_args_is_help=True)
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder that 'dead.path' of the stream names.")]
+
+
+@dlq.command("list")
+def list_dead_letters(folder: Folder) -> None:
+    """Count the dead letters by topic and reason."""
+    from millpond.control.diagnose.dead_letters import kinds
+
+    found = kinds(folder)
+    for kind in found:
+        typer.echo(f"{kind.letters:>8}  {kind.topic}  {kind.reason}  {kind.first} .. {kind.last}")
+    typer.echo("" if found else "There are none.", nl=not found)
+
+
+@dlq.command("show")
+def show_dead_letters(
+    folder: Folder,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Number of records, newest first.")] = 20,
+) -> None:
+    """Show the newest dead letters, with their first bytes."""
+    from millpond.control.diagnose.dead_letters import lines
+
+    for line in lines(folder, limit):
+        typer.echo(line)
+
+
+@dlq.command("replay")
+def replay_dead_letters(
+    folder: Folder,
+    connection: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--connection", metavar="NAME", help="The connection to Kafka [default: the only one]."),
+    ] = None,
+    to: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--to", metavar="TOPIC", help="Send to this topic [default: the topic that they came from]."),
+    ] = None,
+    reason: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--reason", metavar="TEXT", help="Send only those whose reason contains this text."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be sent.")] = False,
+) -> None:
+    """Send dead letters to Kafka again, each exactly once."""
+    from millpond.control.diagnose.dead_letters import replay, unsent
+
+    if not to:
+        typer.echo("A record that still does not parse comes back as a new dead letter.")
+    if dry_run:
+        found = unsent(folder, connection, to, reason)
+        for kind in found:
+            typer.echo(f"{kind.letters:>8}  to {kind.topic}  {kind.reason}")
+        typer.echo(f"{sum(kind.letters for kind in found)} would be sent.")
+    else:
+        typer.echo(f"{replay(folder, connection, to, reason)} sent.")
