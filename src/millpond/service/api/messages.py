@@ -427,6 +427,7 @@ class Status(Tabular, frozen=True):
     `moved_in_s`: the estimated seconds until it will have, if the rate is known.
     `sources`: the backlog of each source. `standbys`: the addresses of the processes that take over if the leader
     fails. `problems`: causes of incomplete results, such as a quarantined query; each begins with an error code.
+    `starting_s`: for how long the process has been starting, if it neither leads nor stands by.
     """
 
     role: Role
@@ -450,6 +451,7 @@ class Status(Tabular, frozen=True):
     sources: tuple[SourceShown, ...] = ()
     problems: tuple[str, ...] = ()
     standbys: tuple[str, ...] = ()
+    starting_s: float | None = None
 
 
 class Placed(msgspec.Struct, frozen=True):

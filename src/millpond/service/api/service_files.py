@@ -30,7 +30,7 @@ _SHOWN = 5
 _REREAD_SECONDS = 1.0
 _SHARE_OF_PATIENCE = 5
 _START = "Start `millpond serve`, or wait until it says where the pond is served."
-_TOKEN, _LEADER, _LOCK, _STANDBY = "token", "leader.json", "lock", "standby-"
+_TOKEN, _LEADER, _LOCK, _STANDBY, _STARTING = "token", "leader.json", "lock", "standby-", "starting.json"
 _STANDBY_SECONDS = 10.0
 """A standby whose last sign of life is this much older than the leader's is not listed."""
 _FORGOTTEN_SECONDS = 3600.0
@@ -138,18 +138,23 @@ class Places:
 
     def leader(self) -> Leader | None:
         """The process that claims to lead; None: no process does, or the file is damaged."""
+        return self._read(_LEADER)
+
+    def _read(self, name: str) -> Leader | None:
         try:
-            return msgspec.json.decode((self.folder / _LEADER).read_bytes(), type=Leader)
+            return msgspec.json.decode((self.folder / name).read_bytes(), type=Leader)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return None
 
     def known_leader(self) -> Leader:
-        """The leader, for a client.
+        """The leader, for a client; while none leads, the process that starts, which reports how far it is.
 
         Raises:
             NotServingError: the pond was never served.
         """
         found = self.leader()
+        if not _has_leader(self.folder.parent) and (starting := self._read(_STARTING)) is not None and _lives(starting):
+            return starting
         if found is None and not self.folder.parent.is_dir():
             cure = "Name the folder of the pond with --checkpoint."
             raise NotServingError(f"The folder {self.folder.parent} does not exist.", cure)
@@ -165,6 +170,17 @@ class Places:
         draft = self.folder / f".{name}-{one.token}"
         draft.write_bytes(msgspec.json.encode(one))
         draft.replace(self.folder / name)
+
+    def write_starting(self, me: Leader) -> None:
+        """Record that this process starts, so that clients find it before it leads."""
+        with suppress(OSError):
+            self._write(_STARTING, me)
+
+    def remove_starting(self, me: Leader) -> None:
+        """Record that this process no longer starts."""
+        with suppress(OSError):
+            if self._read(_STARTING) == me:
+                (self.folder / _STARTING).unlink(missing_ok=True)
 
     def write_standby(self, standby: Leader) -> None:
         """Record that a process stands by."""
@@ -247,6 +263,12 @@ class BucketPlaces(Places):
             except PlaceError:
                 self.unknown = True
         return self._known
+
+    def write_starting(self, me: Leader) -> None:
+        """See `Places`: in an object store nothing is recorded before a process leads or stands by."""
+
+    def remove_starting(self, me: Leader) -> None:
+        """See `Places`."""
 
     def write_standby(self, standby: Leader) -> None:
         """See `Places`; it is written once in `_STANDBY_BEATS` signs of life of the leader."""
@@ -353,6 +375,15 @@ def _has_leader(pond: Path) -> bool:
         except BlockingIOError:
             return True
     return False
+
+
+def _lives(process: Leader) -> bool:
+    """Whether a process of this host still runs."""
+    try:
+        os.kill(process.pid, 0)
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    return True
 
 
 def _long_enough(token: str, where: str) -> str:

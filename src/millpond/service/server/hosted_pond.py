@@ -128,6 +128,7 @@ class HostedPond:
             failure=self._supervisor.failure, followers=followers, buckets_moving=moving,
             moved_in_s=gauges.arrival_s(moving),
             sources=sources, problems=problems, standbys=self._places.standbys(),
+            starting_s=self._supervisor.starting_s,
         )  # fmt: skip
 
     def streams(self) -> list[StreamShown]:

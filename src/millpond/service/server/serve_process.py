@@ -187,6 +187,7 @@ def _serve(
         me = Leader(_url(web, name, port), os.getpid(), writer_token(), certificate=_certificate(web), pg=pg)
 
         def ready() -> None:
+            places.remove_starting(me)
             say(f"The pond is in {address}; its token in {places.where}; it is served at {me.url}")
             if not sound:
                 say(f"The certificate is not for {name}: name one that is in it with --allow-host.")
@@ -213,11 +214,13 @@ def _serve(
             watched, copying, exporting(metrics.families, me.url, say), extra_server(secret),
         ):  # fmt: skip
             say(f"Spark starts for the pond in {address}.")
+            places.write_starting(me)
             try:
                 supervisor.run()
             except RestartNeeded:
                 return Restarts(supervisor.restarts, port)
             finally:
+                places.remove_starting(me)
                 process.lines.log_remaining()
                 process.warm_up.wait()
     return None

@@ -80,6 +80,7 @@ class Supervisor:
         self._make, self._begins, self._hint, self._ready, self._warm_up = make, begins, hint, ready, warm_up
         self._say, self._gone, self._clock = say, gone, clock
         self.role: Role = "starting"
+        self._began = clock()
         self.took_over_s: float | None = None
         self._pond: Runs | None = None
         self._stopping, self._wake = threading.Event(), threading.Event()
@@ -197,6 +198,11 @@ class Supervisor:
         error, count, due = failure
         return Failure(error.code, error.what, error.cure, count, max(0.0, (due - self._clock()) / 1e6))
 
+    @property
+    def starting_s(self) -> float | None:
+        """For how long this process has been starting; None: it leads, stands by or stops."""
+        return (self._clock() - self._began) / 1e6 if self.role == "starting" else None
+
     def leading(self) -> Runs:
         """The pond that this process leads.
 
@@ -207,6 +213,9 @@ class Supervisor:
             return pond
         leader = self._hint.leader()
         where = "" if leader is None else f" at {leader.url}"
+        if (starting_s := self.starting_s) is not None:
+            what = f"The pond is starting (since {starting_s:.0f} s); it takes no changes before it leads."
+            raise NotServingError(what, "Try again when `millpond status` shows the role leader.")
         raise NotServingError(f"This service is {self.role}.", f"Ask the leader{where}, or again in a moment.")
 
     def _stand_by(self) -> None:

@@ -55,11 +55,22 @@ def redraw(state: Callable[[], RenderableType], console: Console, every: float) 
             time.sleep(every)
 
 
+def _role(status: Status) -> str:
+    """The role of the process that answers, and who leads.
+
+    >>> _role(Status("starting", "p", 7, 5, 2, "http://killed", starting_s=12.3))
+    'starting, since 12 s: it reads events and takes changes when it leads'
+    """
+    if status.starting_s is not None:
+        return f"{status.role}, since {status.starting_s:.0f} s: it reads events and takes changes when it leads"
+    return status.role if status.leader is None else f"{status.role}, leader {status.leader}"
+
+
 def _numbers(status: Status, placed: Placed | None) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
-    table.add_row("role", status.role if status.leader is None else f"{status.role}, leader {status.leader}")
+    table.add_row("role", _role(status))
     if status.standbys:
         table.add_row("standbys", ", ".join(status.standbys))
     epoch = "none is committed yet" if status.epoch < 0 else f"{status.epoch:,} (record {status.record:,})"

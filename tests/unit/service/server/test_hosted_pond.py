@@ -61,8 +61,9 @@ class Bench:
         self.leader: Any = None
         self.stalled = False
         supervisor: Any = SimpleNamespace(
-            role="standby", took_over_s=None, failure=None, leading=self._leading, stalled=lambda: self.stalled
-        )
+            role="standby", starting_s=None, took_over_s=None, failure=None, leading=self._leading,
+            stalled=lambda: self.stalled,
+        )  # fmt: skip
         gauges = Gauges()
         self.hosted = HostedPond(supervisor, LogReader(folder), lambda: gauges, Places(folder))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,23 @@ def test_the_first_one_leads_and_the_second_waits_until_it_leaves(bench: Bench) 
         first.leave()
     assert second.try_take_over()
     second.leave()
+
+
+def test_clients_find_a_process_that_starts_unless_another_one_leads(bench: Bench) -> None:
+    killed, starting = bench.hint("killed"), Leader("http://starting", os.getpid(), "s")
+    killed.lead()
+    bench.places.write_starting(starting)
+    assert killed.try_take_over() and bench.places.known_leader().url == "http://killed", "it holds the lock"
+    killed.leave()
+    assert bench.places.known_leader() == starting
+    bench.places.remove_starting(Leader("http://other", 1, "o"))
+    assert bench.places.known_leader() == starting, "only its own file is removed"
+    bench.places.remove_starting(starting)
+    assert bench.places.known_leader().url == "http://killed"
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    bench.places.write_starting(Leader("http://ended", ended.pid, "e"))
+    assert bench.places.known_leader().url == "http://killed", "it does not run any more"
 
 
 def test_a_leader_announces_all_that_clients_need(bench: Bench) -> None:

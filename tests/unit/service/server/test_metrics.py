@@ -58,7 +58,8 @@ class Bench:
         self.pond = ChangingPond(folder, [TX, PARTS], [counting(f"q{number}") for number in range(queries)], 1, 4)
         self.gauges, self.leader = Gauges(lambda: 0), None
         self.supervisor: Any = SimpleNamespace(
-            role="standby", took_over_s=None, failure=None, leading=self._leading, stalled=lambda: False
+            role="standby", starting_s=None, took_over_s=None, failure=None, leading=self._leading,
+            stalled=lambda: False,
         )
         reader = LogReader(folder)
         self.hosted = HostedPond(self.supervisor, reader, lambda: self.gauges, Places(folder))

@@ -426,7 +426,8 @@ def test_a_standby_may_wait_without_end(tmp_path: Path) -> None:
 
 def test_a_pond_without_queries_leads_and_runs_once_it_is_woken(tmp_path: Path) -> None:
     bench = Bench(tmp_path, pond := FakePond([lambda: bench.it.stop()]), begins=False)
-    with pytest.raises(NotServingError, match="This service is starting"):
+    bench.it._clock = lambda: bench.it._began + 12_000_000
+    with pytest.raises(NotServingError, match=r"The pond is starting \(since 12 s\)"):
         bench.it.leading()
     thread = threading.Thread(target=bench.it.run)
     thread.start()
