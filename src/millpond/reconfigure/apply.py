@@ -24,6 +24,7 @@ from millpond.plan.upstream.late_sinks import late_sinks
 from millpond.plan.upstream.parameter_feeds import feeds_of
 from millpond.reconfigure.catalog import applied, not_answered, shadow_name
 from millpond.reconfigure.changes import Add, Alter, Change, Discard, Drop, End, Halt, Promote, Shadow, change_text
+from millpond.reconfigure.inner_reports import declared_names
 from millpond.runtime.epoch import Setting
 
 
@@ -59,7 +60,8 @@ def plan_of(spec: PondSpec) -> Plan:
         query for query in spec.computed
         if query.name not in halted and not (isinstance(query, Selection) and query.name in spec.effects.paused)
     )  # fmt: skip
-    return with_declared(build_plan(answered, spec.since, spec.effects), spec.streams)
+    with declared_names(spec.streams):
+        return with_declared(build_plan(answered, spec.since, spec.effects), spec.streams)
 
 
 def setting_of(pond: str, folder: Path, cache: Path, spec: PondSpec, owners: Owners) -> Setting:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import msgspec
 
+from millpond.errors import UnsupportedQuery
 from millpond.log.records import EpochRecord, Fates
 from millpond.model.selection import INNER, AnyQuery, is_inner
 from millpond.model.spec import PondSpec
@@ -65,15 +67,25 @@ def relabelled(text: str, names: Mapping[str, str]) -> str:
 
 
 def stream_labels(streams: Iterable[Stream]) -> dict[str, str]:
-    """A readable and distinct name for each derived stream, see `Stream.label`."""
+    """A readable and distinct name for each derived stream, see `Stream.label`.
+
+    Equal names of two streams get the digests of their definitions, so no name is that of another stream after a drop.
+    """
     streams = tuple(streams)
-    found, taken = dict[str, str](), Counter(stream.name for stream in streams if stream.derived is None)
-    for stream in streams:
-        if stream.derived is not None:
-            label = plain_names(stream.label, "rows of an inner query")
-            taken[label] += 1
-            found[stream.name] = label if taken[label] == 1 else f"{label} ({taken[label]})"
-    return found
+    found = {one.name: plain_names(one.label, "rows of an inner query") for one in streams if one.derived is not None}
+    taken = Counter([*found.values(), *(stream.name for stream in streams if stream.derived is None)])
+    return {
+        name: label if taken[label] == 1 else f"{label} ({name.rpartition('_')[2]})" for name, label in found.items()
+    }
+
+
+@contextmanager
+def declared_names(streams: Iterable[Stream]) -> Iterator[None]:
+    """An error within names derived streams by their labels."""
+    try:
+        yield
+    except UnsupportedQuery as error:
+        raise type(error)(relabelled(error.what, stream_labels(streams)), error.cure) from error
 
 
 def labels(queries: Iterable[AnyQuery], streams: Iterable[Stream]) -> dict[str, str]:

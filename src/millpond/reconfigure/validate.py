@@ -53,7 +53,7 @@ from millpond.reconfigure.changes import (
 )
 from millpond.reconfigure.first_window import TimeSources, beginning, steps_begin
 from millpond.reconfigure.hand_over import can_hand_over, first_start, handed_over_at, has_closed_all
-from millpond.reconfigure.inner_reports import users_of
+from millpond.reconfigure.inner_reports import declared_names, users_of
 from millpond.reconfigure.lifecycle import check_feeds, check_move, check_upstream, query_of
 
 _ABOVE = "@"
@@ -89,7 +89,8 @@ def add(
     plan = plan_of(pond.spec)
     now_us = pond.now_us if backfill_us is None else None  # a backfill needs the watermarks of all epochs
     since = beginning(pond.spec, plan, pond.manifest, query, fresh, time_sources, now_us)
-    check_event_times((*pond.spec.computed, *inner_queries(fresh), query), pond.spec.effects.times)
+    with declared_names((*pond.spec.streams, *fresh)):
+        check_event_times((*pond.spec.computed, *inner_queries(fresh), query), pond.spec.effects.times)
     steps_us = steps_begin(pond.spec, pond.manifest, query, fresh, time_sources, now_us)
     if backfill_us is not None:
         check_backfilled(query)

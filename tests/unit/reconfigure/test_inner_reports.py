@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
+from millpond.errors import UnsupportedQuery
 from millpond.log.manifest import Manifest
 from millpond.log.records import EpochRecord
 from millpond.model.aggregates import Aggregate
@@ -14,6 +16,7 @@ from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.model.stream import Derivation, Field, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
+from millpond.plan.groups.build import build_plan
 from millpond.plan.upstream.rows_as_stream import inner_stream
 from millpond.plan.upstream.steps import inner_of, inputs_of, step_name, streams_of, with_inner
 from millpond.reconfigure import validate
@@ -22,7 +25,14 @@ from millpond.reconfigure.budgets import with_versions
 from millpond.reconfigure.catalog import applied, not_answered, visible
 from millpond.reconfigure.change_price import price_by_step
 from millpond.reconfigure.changes import Drop, Halt, change_of, change_text
-from millpond.reconfigure.inner_reports import labels, plain_names, relabelled, visible_quarantine, visible_record
+from millpond.reconfigure.inner_reports import (
+    declared_names,
+    labels,
+    plain_names,
+    relabelled,
+    visible_quarantine,
+    visible_record,
+)
 from millpond.reconfigure.lifecycle import current
 from millpond.reconfigure.validate import KnownPond
 from millpond.runtime.inspect.costs import Cost
@@ -130,11 +140,17 @@ def test_a_derived_stream_is_called_after_the_declared_ones_and_what_is_added() 
     reader = windowed("q", f"{FIRST.name}_00000008", "w.time", 20)
     found = labels([reader], [*streams, inner_stream(FIRST)])
     assert [found.get(stream.name) for stream in streams] == [
-        None, "tx, with event_time", "tx joined with shops, with event_time", "tx joined with shops",
-        "tx joined with shops (2)", "tx joined with card:{id}, with a row for each element", "tx and ev", "tx (2)",
-        "rows of an inner query",
+        None, "tx, with event_time", "tx joined with shops, with event_time", "tx joined with shops (00000003)",
+        "tx joined with shops (00000004)", "tx joined with card:{id}, with a row for each element", "tx and ev",
+        "tx (00000007)", "rows of an inner query",
     ]  # fmt: skip
-    assert relabelled("tx_00000003 by c, tx_000000031", found) == "tx joined with shops by c, tx_000000031"
+    assert relabelled("tx_00000002 by c, tx_000000021", found) == (
+        "tx joined with shops, with event_time by c, tx_000000021"
+    )
+    other = windowed("r", "tx_00000001", "w.time", 20)
+    named = pytest.raises(UnsupportedQuery, match="as the event time of tx, with event_time, other")
+    with named, declared_names(streams):
+        build_plan([windowed("q", "tx_00000001", "ts", 20), other])
 
 
 def test_the_price_of_a_query_is_that_of_its_new_steps() -> None:

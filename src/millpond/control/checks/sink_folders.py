@@ -9,23 +9,26 @@ from millpond.errors import QuerySyntaxError
 from millpond.followers.part_folders import part_folder
 from millpond.followers.sinks.folder import foreign_folder, owner_of
 from millpond.local_path import scheme_of
-from millpond.log.locations.address import address_of
+from millpond.log.locations.address import Given, address_of
 from millpond.spark.frontend.sql_tokens import Token, tokens_of
 from millpond.spark.frontend.statements import split
 
 _OF_QUERIES = ("path", "late.path")
 _OF_STREAMS = ("dead.path",)
+_OF_FILES = ("parquet", "json", "csv")
 
 
-def check_sink_folders(text: str) -> None:
+def check_sink_folders(text: str, out: Given) -> None:
     """Refuse the file of a new pond if a folder for rows has those of another pond, or is for those of another pond.
 
-    Folders that are not found here, are not local or have no name in the file are checked when the pond is opened.
+    A query whose sink names no folder has one in the folder `out`. Folders that are not found here or are not local are
+    checked when the pond is opened.
 
     Raises:
         ForeignPondError: a folder is another pond's. PlaceError: it cannot be read.
     """
     for name, path in named_folders(text):
+        path = path or str(address_of(out) / name)
         if scheme_of(path) not in (None, "file"):
             continue
         address = address_of(path, "The folder of a sink")
@@ -35,10 +38,10 @@ def check_sink_folders(text: str) -> None:
             raise foreign_folder(parts, address, theirs, f"rows of {name}")
 
 
-def named_folders(text: str) -> Iterator[tuple[str, str]]:
+def named_folders(text: str) -> Iterator[tuple[str, str | None]]:
     """The folders for rows that CREATE STREAMING TABLE, and for dead letters that CREATE TABLE names, with the table.
 
-    Only folders that are plain texts: no raw texts, escapes or expressions.
+    Only folders that are plain texts: no raw texts, escapes or expressions. None: a sink of files names no folder.
 
     >>> text = "CREATE TABLE tx (a INT) USING kafka TBLPROPERTIES ('dead.path' = 'dead'); CREATE OR REFRESH STREAMING "
     >>> text += "TABLE q USING parquet TBLPROPERTIES ('path' = 'out', 'late.path' = 'late') AS SELECT 'path' = 'x'; "
@@ -49,13 +52,16 @@ def named_folders(text: str) -> Iterator[tuple[str, str]]:
     >>> text += "CREATE STREAMING TABLE b TBLPROPERTIES (path 'a' || 'b', my.path = 'c', 'late.path' 'd' 'e') AS SELECT"
     >>> [*named_folders(text)]
     [('d.a', "it's")]
+    >>> text = "CREATE STREAMING TABLE a USING JSON AS SELECT 1; CREATE STREAMING TABLE b USING kafka AS SELECT 2"
+    >>> [*named_folders(text)]
+    [('a', None)]
     """
     with suppress(QuerySyntaxError):  # reported when the file is read
         for statement in split(text):
             yield from _folders_of(tokens_of(statement.text))
 
 
-def _folders_of(statement: Sequence[Token]) -> Iterator[tuple[str, str]]:
+def _folders_of(statement: Sequence[Token]) -> Iterator[tuple[str, str | None]]:
     words = [token.word for token in statement]
     if "TABLE" not in words[:5] or words[0] != "CREATE":
         return
@@ -67,6 +73,10 @@ def _folders_of(statement: Sequence[Token]) -> Iterator[tuple[str, str]]:
     while words[name_end : name_end + 1] == ["."]:
         name_end += 2
     name = "".join(token.text.strip("`") for token in statement[at:name_end])
+    texts = [token.text.strip("'\"`").lower() for token in statement[name_end:end]]
+    using = texts[texts.index("using") + 1 :][:1] if "using" in texts else []
+    if is_query and using and using[0] in _OF_FILES and not {"path", "location"} & {*texts}:
+        yield name, None
     for place in range(name_end, end):
         if is_query and words[place] == "LOCATION":
             path, after = _plain_text(statement, place + 1)

@@ -126,7 +126,7 @@ def _run(settings: Run, steps: Steps, *, once: bool, drain: bool) -> int:
 
     store = checked_store(settings.store)  # before Spark starts, which takes seconds
     if not holds_pond(settings.folder):
-        check_sink_folders(settings.text)
+        check_sink_folders(settings.text, settings.folder / "out")
     say(f"The pond is in {settings.folder}")
     shown: list[Progress] = []
     steps.begin("The start of Spark")

@@ -45,7 +45,7 @@ from millpond.plan.groups.plan import Plan
 from millpond.plan.options.retention import with_declared
 from millpond.plan.upstream.steps import with_inner
 from millpond.reconfigure.apply import plan_of
-from millpond.reconfigure.inner_reports import labels
+from millpond.reconfigure.inner_reports import declared_names, labels
 from millpond.runtime.inspect.sharing import Sharing, sharing
 from millpond.runtime.rows.served_keys import served_key
 from millpond.runtime.rows.window_rows import output_schema, with_flat_windows
@@ -226,7 +226,8 @@ class Pond:
         opened = self._lifetime.opened
         if opened is not None:
             return plan_of(opened.spec)
-        return with_declared(build_plan(with_inner(self.queries, self._declarations.front.streams)), self.streams)
+        with declared_names(self.streams):
+            return with_declared(build_plan(with_inner(self.queries, self._declarations.front.streams)), self.streams)
 
     def table(self, name: str, *, flat_windows: bool = False) -> pa.Table:
         """All rows of a query whose sink is `memory`; before the first row, a table with its columns.

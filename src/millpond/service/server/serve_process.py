@@ -137,7 +137,7 @@ def serve(
     address = address_of(options.folder)
     unused, places = not holds_something(address), places_of(address, options.patience)
     if unused:
-        check_sink_folders(options.text)
+        check_sink_folders(options.text, options.out or address / "out")
     there = address.path is not None and address.path.exists()
     open_truth(address)  # raises if the folder holds something else, which then stays untouched
     places.make()

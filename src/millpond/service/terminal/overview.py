@@ -75,7 +75,7 @@ def _numbers(status: Status, placed: Placed | None) -> Table:
         table.add_row("standbys", ", ".join(status.standbys))
     epoch = "none is committed yet" if status.epoch < 0 else f"{status.epoch:,} (record {status.record:,})"
     table.add_row("epoch", epoch)
-    table.add_row("events", f"{status.events:,}")
+    table.add_row("events", f"{status.events:,} since this process leads, as all counts and problems here")
     table.add_row("events/s", f"{status.events_per_s:,.0f}")
     table.add_row("epoch time", f"{status.epoch_s * 1e3:,.0f} ms, p99 {status.epoch_p99_s * 1e3:,.0f} ms")
     if status.since_epoch_s is not None:

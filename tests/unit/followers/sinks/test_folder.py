@@ -256,13 +256,15 @@ def test_file_system_without_hard_links(filled: Any, tmp_path: Path, monkeypatch
 def test_folders_of_another_pond_are_refused_before_spark_starts(filled: Any, tmp_path: Path) -> None:
     out = tmp_path / "out"
     text = f"CREATE STREAMING TABLE q USING parquet TBLPROPERTIES ('path' = '{out}') AS SELECT 1"
-    check_sink_folders(text)
+    check_sink_folders(text, tmp_path)
     sink = make(filled, out, pond_id="old")
     with pytest.raises(ForeignPondError, match="of pond old, and has no rows yet"):
-        check_sink_folders(text)
+        check_sink_folders(text, tmp_path)
     filled.feed(sink)
-    with pytest.raises(ForeignPondError, match="holds parquet of query q of pond old"):
-        check_sink_folders(text)
+    for named in (text, "CREATE STREAMING TABLE out USING parquet AS SELECT 1"):
+        with pytest.raises(ForeignPondError, match="holds parquet of query q of pond old"):
+            check_sink_folders(named, tmp_path)
+    check_sink_folders("CREATE STREAMING TABLE out USING kafka TBLPROPERTIES ('topic' = 'x') AS SELECT 1", tmp_path)
 
 
 def test_foreign_folders_are_refused(filled: Any, tmp_path: Path) -> None:
