@@ -43,6 +43,7 @@ def show_overview(readings: Readings) -> None:
             figures.show(_figures(status) | totals)
             rates.append(round(status.events_per_s, 1))
             chart.options["series"][0]["data"] = [*rates]
+            chart.options["title"]["text"] = _chart_title(status, len(rates))
             problems.clear()
             with problems:
                 for line in _problems(status):
@@ -102,8 +103,8 @@ def _figures(status: Status) -> dict[str, str]:
     waiting = [one.waiting for one in status.sources]
     known = f"{sum(one or 0 for one in waiting):,}" if None not in waiting else "not known yet"
     return {
-        "This process": status.role,
-        "Leader": status.leader or "-",
+        "This process": status.role if status.starting_s is None else f"starting, since {status.starting_s:.0f} s",
+        "Leader": (status.leader if status.starting_s is None else None) or "-",
         "Standbys": ", ".join(status.standbys) or "none is known",
         "Events per second": f"{status.events_per_s:,.0f}",
         "Epoch time": f"{status.epoch_s * 1e3:,.0f} ms, p99 {status.epoch_p99_s * 1e3:,.0f} ms",
@@ -144,12 +145,26 @@ def _backlog(source: SourceShown) -> Iterator[dict[str, Any]]:
         yield dict(zip(_BACKLOG, values, strict=True))
 
 
+def _chart_title(status: Status, points: int) -> str:
+    """What the chart shows, and from when.
+
+    >>> _chart_title(Status("leader", "p", 7, 5, 2), 120), _chart_title(Status("leader", "p", -1, -1, 0), 3)
+    ('Events per second, the last 120 s', 'Events per second: no epoch is committed yet')
+    """
+    if status.epoch < 0:
+        return "Events per second: no epoch is committed yet"
+    return f"Events per second, the last {points * STATUS_SECONDS:.0f} s"
+
+
 def _chart() -> dict[str, Any]:
     return {
         "animation": False,
-        "grid": {"left": 60, "right": 20, "top": 30, "bottom": 20},
+        "grid": {"left": 10, "right": 20, "top": 36, "bottom": 10, "containLabel": True},
         "title": {"text": "Events per second", "textStyle": {"fontSize": 13, "color": CHART_TEXT}},
         "xAxis": {"type": "category", "show": False},
-        "yAxis": {"type": "value", "splitLine": {"lineStyle": {"color": "#8884"}}},
+        "yAxis": {
+            "type": "value", "min": 0, "axisLabel": {"color": CHART_TEXT},
+            "splitLine": {"lineStyle": {"color": "#8884"}},
+        },
         "series": [{"type": "line", "data": [], "showSymbol": False, "areaStyle": {"opacity": 0.2}}],
     }
