@@ -69,6 +69,9 @@ def _delegate(part: str, method: Callable[Concatenate[Any, P], T]) -> Callable[C
     return call
 
 
+_SERVE = "Drop it, and add it again with serve=True (`millpond add --serve`)."
+
+
 class Pond:
     """Runs many continuous queries over the same streams; each event is read, shuffled and stored once for all of them.
 
@@ -293,7 +296,7 @@ class Pond:
     def _served(self, name: str) -> tuple[BucketStore, Query]:
         opened, query = self._opened(), self._query(name)
         if opened.followers.store is None or not isinstance(query, Query) or not query.serve:
-            raise StoreError(f"The query {name!r} is not served.", "Add it with serve=True.")
+            raise StoreError(f"The query {name!r} is not served.", _SERVE)
         return opened.followers.store, query
 
     def manifest(self) -> Manifest:
