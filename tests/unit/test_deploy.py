@@ -230,6 +230,16 @@ def test_an_executor_may_finish_its_task_before_its_pod_is_killed() -> None:
     assert int(waits) < int(period.removesuffix("s"))
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="this system has no /proc")
+def test_the_script_waits_until_an_executor_has_finished_its_task(tmp_path: Path) -> None:
+    executor = f"trap 'sleep 0.3; echo done > {tmp_path}/task; exit' PWR; echo ready; while :; do sleep 0.05; done"
+    words = [sys.executable, "-c", f"import subprocess; subprocess.run(['sh', '-c', {executor!r}])"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as first:
+        assert first.stdout is not None and first.stdout.readline() == b"ready\n"
+        run(DEPLOY / "decommission.sh", str(first.pid))
+        assert (tmp_path / "task").read_text() == "done\n"
+
+
 @pytest.mark.parametrize("cluster", ["kubernetes", "yarn"])
 def test_executors_that_failed_long_ago_do_not_end_a_pond(cluster: str) -> None:
     """By default Spark counts all that have ever failed."""

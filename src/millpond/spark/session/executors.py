@@ -41,11 +41,14 @@ def silence(master: str, seconds: float, failure: str | None) -> str:
     >>> silence("spark://a:7077", 20, None)[:66]
     '[MP-SPARK] No executor has registered with spark://a:7077 for 20 s'
     """
+    output = {
+        "k8s": "`kubectl logs` prints an executor's own output.",
+        "yarn": "`yarn logs` prints an executor's own output.",
+    }.get(master.partition("://")[0], "An executor's own output is on its host, below the worker's work folder.")
     reason = f" The last failure: {failure}." if failure else " Does the cluster have free cores and memory?"
     return (
-        f"[MP-SPARK] No executor has registered with {master} for {seconds:.0f} s.{reason} An executor's own output is"
-        " on its host, below the worker's work folder. Executors need Java 17 or"
-        " 21, and Python with the same packages as here."
+        f"[MP-SPARK] No executor has registered with {master} for {seconds:.0f} s.{reason} {output}"
+        " Executors need Java 17 or 21, and Python with the same packages as here."
     )
 
 

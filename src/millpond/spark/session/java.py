@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,6 +64,13 @@ class Gateway:
     port: int
     secret: str
     process: subprocess.Popen[bytes]
+
+    def end(self, seconds: float = 20.0) -> None:
+        """Let the JVM end in order, and wait for that: Spark then releases its executors."""
+        assert self.process.stdin is not None
+        with suppress(OSError, subprocess.TimeoutExpired):
+            self.process.stdin.close()
+            self.process.wait(seconds)
 
 
 def parse_major(text: str) -> int | None:

@@ -199,6 +199,9 @@ def spark_session(
     gateway = start_gateway(java, conf, archive_path(java), mllib=mllib)
     # Kept as long as this process runs: when the pipe inside is garbage-collected, the JVM ends.
     _gateways.append(gateway)
+    if not master.startswith("local"):
+        # A container ends with this process. Without the pause, pods of executors would outlive the JVM in it.
+        atexit.register(gateway.end)
     with handed_over(gateway):
         return _build(conf)
 

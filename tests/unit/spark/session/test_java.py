@@ -191,3 +191,12 @@ def test_an_archive_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     made = make_archive(exercise)
     assert made.is_file() and [*made.parent.iterdir()] == [made]
     assert make_archive(lambda option: pytest.fail("there is one")) == made
+
+
+def test_an_ending_jvm_is_waited_for(tmp_path: Path) -> None:
+    """Spark deletes the pods of executors when its JVM ends, for which a container that ends leaves no time."""
+    program = f"cat; sleep 0.3; echo released > {tmp_path}/executors"
+    gateway = java.Gateway(0, "", subprocess.Popen(["sh", "-c", program], stdin=subprocess.PIPE))
+    gateway.end()
+    assert (tmp_path / "executors").read_text() == "released\n"
+    gateway.end()  # also if the JVM has ended already
