@@ -61,6 +61,7 @@ class Publisher:
         self._transactions = transactions
         self._producer: Producer | None = None
         self._group: Consumer | None = None
+        self._refused: list[KafkaError] = []
         self._down, self._trouble = False, ""  # what librdkafka reports: no broker can be reached, and why
         self._interrupted = threading.Event()
 
@@ -80,7 +81,7 @@ class Publisher:
         self._down = False
         settings: dict[str, Any] = connection(self._connection).of_c() | {"log_level": 0}
         try:
-            producer = self._producer = Producer(settings | self._manner() | {"error_cb": self._on_error})
+            producer = self._producer = Producer(settings | self._manner())
             if not self._transactions:
                 return Cursor()
             self._bounded(producer, lambda: producer.init_transactions(SECONDS))
@@ -110,34 +111,30 @@ class Publisher:
         return Cursor(found.offset - 1, found.metadata or "") if found.offset >= 0 else Cursor()
 
     def begin(self, messages: Iterable[Message]) -> None:
-        """Send the messages of a step; readers of committed records do not see them yet.
+        """Send the messages of a step; in a transaction, they may arrive at the broker as late as in `commit`.
 
         Raises:
             StoreError: Kafka did not take them.
         """
         producer = self._producer
         assert producer is not None, "not connected"
-        refused: list[Any] = []
-
-        def on_delivery(error: Any, _: object) -> None:
-            if error is not None:
-                refused.append(error)
-
+        self._refused.clear()
         try:
             if self._transactions:
                 producer.begin_transaction()
             for place, message in enumerate(messages):
-                self._produce(producer, message, on_delivery)
+                self._produce(producer, message)
                 if not place % _POLLED:
                     producer.poll(0)
-            left = self._bounded(producer, lambda: producer.flush(SECONDS))
-            if refused or left:
-                raise KafkaException(refused[0] if refused else KafkaError(KafkaError._TIMED_OUT))
+            if not self._transactions:
+                self._flush(producer)
         except KafkaException as error:
             raise self._failed(error) from error
 
     def commit(self, step: Cursor) -> None:
         """Make the messages of `begin` visible, together with number and mark of the step.
+
+        The broker takes number and mark while messages are still being sent.
 
         Raises:
             StoreError: the commit failed, or its outcome is not known; call `connect`.
@@ -149,6 +146,7 @@ class Publisher:
             place = TopicPartition(self._topic, 0, step.n + 1, step.mark)
             held, group = self._producer, self._group.consumer_group_metadata()
             self._bounded(held, lambda: held.send_offsets_to_transaction([place], group, SECONDS))
+            self._flush(held)
             self._bounded(held, lambda: held.commit_transaction(SECONDS))
         except KafkaException as error:
             raise self._failed(error) from error
@@ -197,20 +195,31 @@ class Publisher:
         self._interrupted.clear()
         return found
 
-    def _produce(self, producer: Producer, message: Message, on_delivery: Any) -> None:
+    def _flush(self, producer: Producer) -> None:
+        left = self._bounded(producer, lambda: producer.flush(SECONDS))
+        if self._refused or left:
+            raise KafkaException(self._refused[0] if self._refused else KafkaError(KafkaError._TIMED_OUT))
+
+    def _produce(self, producer: Producer, message: Message) -> None:
+        topic, key, value, headers, partition = message
         while True:
             try:
-                producer.produce(
-                    message.topic, message.value, message.key, message.partition, on_delivery=on_delivery,
-                    headers=message.headers,
-                )  # fmt: skip
+                producer.produce(topic, value, key, partition, headers=headers)
                 break
             except BufferError:  # its queue is full
                 producer.poll(1.0)
 
     def _manner(self) -> dict[str, Any]:
+        refused = self._refused = []  # of this producer: an abandoned one may still report errors
+
+        def on_delivery(error: KafkaError | None, _message: object) -> None:
+            if error is not None:
+                refused.append(error)
+
         # the partitioner of Java producers, so that equal keys of other producers are in the same partition
         common = {"enable.idempotence": True, "linger.ms": 5, "partitioner": "murmur2_random"}
+        # a report for each message would cost as much as a fifth of its production
+        common |= {"delivery.report.only.error": True, "on_delivery": on_delivery, "error_cb": self._on_error}
         return common | ({"transactional.id": self.name} if self._transactions else {})
 
     def _failed(self, error: KafkaException) -> StoreError:
