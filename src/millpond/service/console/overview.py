@@ -98,10 +98,15 @@ def _figures(status: Status) -> dict[str, str]:
 
     >>> _figures(Status("leader", "p", 7, 5, 2, instances=3, epoch_s=0.25))["Epoch time"]
     '250 ms, p99 0 ms'
+    >>> sources = SourceShown("a", "files", 1), SourceShown("b", "records", 5), SourceShown("c", "records", 2)
+    >>> _figures(Status("leader", "p", 7, 5, 2, sources=sources))["Behind"]
+    '1 file, 7 records'
     """
     since = "-" if status.since_epoch_s is None else f"{status.since_epoch_s:.0f} s ago"
-    waiting = [one.waiting for one in status.sources]
-    known = f"{sum(one or 0 for one in waiting):,}" if None not in waiting else "not known yet"
+    waiting = dict[str, list[int | None]]()
+    for one in status.sources:
+        waiting.setdefault(one.unit, []).append(one.waiting)
+    behind = (backlog(None if None in of else sum(n or 0 for n in of), unit) for unit, of in waiting.items())
     return {
         "This process": status.role if status.starting_s is None else f"starting, since {status.starting_s:.0f} s",
         "Leader": (status.leader if status.starting_s is None else None) or "-",
@@ -109,9 +114,9 @@ def _figures(status: Status) -> dict[str, str]:
         "Events per second": f"{status.events_per_s:,.0f}",
         "Epoch time": f"{status.epoch_s * 1e3:,.0f} ms, p99 {status.epoch_p99_s * 1e3:,.0f} ms",
         "Last epoch": since,
-        "Records behind": known,
+        "Behind": ", ".join(dict.fromkeys(behind)) or "not known yet",
         "Events": f"{status.events:,}",
-        "Epoch": f"{status.epoch:,} (record {status.record:,})",
+        "Epoch": "none is committed yet" if status.epoch < 0 else f"{status.epoch:,} (record {status.record:,})",
         "Queries": f"{status.queries:,}",
         "Instances": instances_text(status),
     }
