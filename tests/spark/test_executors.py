@@ -37,6 +37,7 @@ def test_a_cluster_without_executors_is_reported_once(tmp_path: Path, capsys: py
 
 def test_without_a_reason_the_cluster_is_named() -> None:
     assert "free cores" in silence("yarn", 20, None)
+    assert "kubectl logs" in silence("k8s://https://a:6443", 20, None)
 
 
 def test_an_application_that_the_master_removed_is_reported_as_that() -> None:

@@ -201,7 +201,7 @@ def spark_session(
     _gateways.append(gateway)
     if not master.startswith("local"):
         # A container ends with this process. Without the pause, pods of executors would outlive the JVM in it.
-        atexit.register(gateway.end)
+        atexit.register(_end_in_order, gateway)
     with handed_over(gateway):
         return _build(conf)
 
@@ -244,6 +244,13 @@ def end_java() -> None:
             gateway.process.wait(5.0)  # a process that replaces itself would keep it as a zombie
     for folder in _socket_folders:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_in_order(gateway: Gateway) -> None:
+    context: Any = SparkContext._active_spark_context
+    if (server := getattr(context, "_accumulatorServer", None)) is not None:
+        server.shutdown()  # it would print a traceback when the JVM ends first
+    gateway.end()
 
 
 def jvm_failure(seconds: float = 5.0) -> MillpondError | None:
