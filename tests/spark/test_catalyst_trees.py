@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 
 import pytest
@@ -23,9 +24,11 @@ from millpond.spark.catalyst.private_names import (
     items,
     kind_of,
     name_parts,
+    nodes_of,
     span_of,
     type_of,
 )
+from millpond.spark.catalyst.spark_expressions import _OMITTED, fields_of
 from millpond.spark.driver_classes import catalyst_trees
 from millpond.spark.driver_classes.catalyst_trees import TreeLoader, loader_of
 
@@ -37,6 +40,10 @@ TEXTS = [
     "SELECT CAST('x' AS STRING) AS c, NULL AS n, map('a', id) AS m FROM range(1)",
     "SELECT `🜁\x02`, upper('é\x01🜁') AS `u 1` FROM (SELECT id AS `🜁\x02` FROM range(1)) AS `r\x02\x02`",
 ]
+
+FIELDS = """SELECT transform(array(id, 1), x -> x + id) AS a, regexp_replace('"\\x01\\\\', 'a|é', '🜁') AS r,
+  rand(3) AS n, try_divide(id, 0) AS d, CASE WHEN id > 1 THEN 'a' END AS c, shorter(concat(`id`, 'x')) AS p,
+  approx_percentile(id, 0.5, 10) AS e, named_struct('a\\n"', id).`a\n"` AS s FROM range(3) GROUP BY id"""  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +100,32 @@ def _without_ids(described: object) -> object:
     return [_without_ids(one) for one in described]
 
 
+def test_fields_of_an_expression_are_as_read_with_a_call_for_each(catalyst: Catalyst) -> None:
+    catalyst.spark.udf.register("shorter", lambda text: text[1:], "string")
+    known = set()
+    for text in (*TEXTS, FIELDS):
+        for plan in nodes_of(catalyst.spark.sql(text)._jdf.queryExecution().analyzed()):
+            for expression in expressions(plan):
+                if not expression.resolved() or "WindowExpression" in map(kind_of, nodes_of(expression)):
+                    continue  # the frame of a window has no type
+                loader = loader_of(expression)
+                assert loader is not None
+                found, read = loader.fields(expression, _OMITTED), fields_of(catalyst, expression)
+                assert _without_nodes(found) == _without_nodes(read)
+                known |= {*re.findall(r"'kind': '(\w+)'", str(found))}
+    assert {"PythonUDF", "LambdaFunction", "NamedLambdaVariable", "RegExpReplace", "CaseWhen", "Literal"} <= known
+    assert [kind_of(one) for one in items(catalyst.seq([plan, plan]))] == [kind_of(plan)] * 2
+
+
+def _without_nodes(fields: object) -> object:
+    """The fields, with the ids of columns in place of the columns, and without functions."""
+    if isinstance(fields, dict):
+        node = fields.pop("node", None)
+        place = None if node is None or fields["kind"] == "PythonUDF" else (id_of(node), str(node.name()))
+        return {**{name: _without_nodes(value) for name, value in fields.items()}, "node": place}
+    return [_without_nodes(one) for one in fields] if isinstance(fields, list) else (type(fields), fields)
+
+
 def test_a_tree_of_too_many_nodes_is_not_loaded_whole(catalyst: Catalyst) -> None:
     # Spark's parser gives each branch the same object, so the tree has 2^40 nodes
     text = f"SELECT {'CASE ' * 40}x{' WHEN 1 THEN 2 WHEN 3 THEN 4 END' * 40} FROM t"
@@ -101,6 +134,10 @@ def test_a_tree_of_too_many_nodes_is_not_loaded_whole(catalyst: Catalyst) -> Non
     assert loader is not None
     held = loader._gateway.getBindings().size()
     assert loader.items(plan.expressions()) is None
+    assert loader._gateway.getBindings().size() < held + 20
+    array = catalyst.spark.sql(f"SELECT array({'0, ' * 16384} 0)")._jdf.queryExecution().analyzed().expressions()
+    held = loader._gateway.getBindings().size()
+    assert loader.fields(array.apply(0), _OMITTED) is None
     assert loader._gateway.getBindings().size() < held + 20
 
 

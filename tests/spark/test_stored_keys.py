@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -145,8 +144,8 @@ def test_the_lambdas_of_a_dataframe_continue_if_their_names_are_those_of_the_log
     again = events.select(F.transform(F.split("k", ""), lambda x: F.concat(x, x)).alias("a"))
     other = events.select(F.transform(F.split("k", ""), lambda x: F.concat(x, x)).alias("a"))
 
-    def former(self: spark_expressions._Tree, node: Any) -> str:
-        return str(node.name())
+    def former(self: spark_expressions._Tree, name: str, identity: int) -> str:
+        return name
 
     with monkeypatch.context() as earlier:
         earlier.setattr(spark_expressions._Tree, "_variable", former)

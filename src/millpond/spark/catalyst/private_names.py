@@ -457,7 +457,11 @@ class Catalyst:
     def seq(self, values: Iterable[JavaObject]) -> JavaObject:
         """A Scala sequence."""
         given = list(values)
-        return self._to_seq(given) if given else self._nothing
+        if not given:
+            return self._nothing
+        loader = loader_of(given[0]) if isinstance(given[0], GatewayObject) else None
+        made = None if loader is None else loader.sequence(given)
+        return self._to_seq(given) if made is None else made
 
     # A member of a class is looked up by a call to the JVM, so each is resolved only once.
     @cached_property

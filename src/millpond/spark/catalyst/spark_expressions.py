@@ -21,6 +21,7 @@ from millpond.errors import QueryRefused, UnsupportedQuery
 from millpond.model.expressions import Foreign
 from millpond.plan.options.clock_parameters import CLOCK_CURE
 from millpond.spark.catalyst.allow_list import CLOCK, OPAQUE, UNSTABLE, UNSTABLE_METHODS, WHY_REFUSED
+from millpond.spark.catalyst.analysis_threads import raise_if_abandoned
 from millpond.spark.catalyst.cures import FUNCTION_LIST
 from millpond.spark.catalyst.moment_texts import check_moment, dated
 from millpond.spark.catalyst.private_names import (
@@ -36,17 +37,19 @@ from millpond.spark.catalyst.private_names import (
 from millpond.spark.catalyst.regex_limits import check_pattern, stack_guarded
 from millpond.spark.catalyst.user_scalars import check_function, function_digest, guarded
 from millpond.spark.catalyst.value_bounds import ROWS, Limiter, is_accepted
+from millpond.spark.driver_classes.catalyst_trees import loader_of
 
 _IDENTITY = re.compile(r"@[0-9a-f]{5,}")
-_DROPPED = frozenset({"exprId", "resultId", "qualifier", "metadata", "nullable"})
+_OMITTED = " exprId resultId qualifier metadata nullable "
+"""Fields that are no part of an expression's meaning, or that differ from session to session."""
 MAX_WIDTH, MAX_USES = 10_000, 4
 """The most characters of all widths and precisions in a format of `format_string`, and uses of one argument."""
 _CONVERSION = re.compile(r"%(?:(\d+)\$)?([-#+ 0,(<]*)(\d*)(?:\.(\d+))?[tT]?([a-zA-Z%])")
 _FILE_OPTION = "rowvalidationxsdpath"
 _REFUSED_KINDS = re.compile(r"XPath|(Hll[A-Z]|Kll[A-Z]|Theta[A-Z]|Tuple[A-Z]|ApproxTopK)")
 _VARIABLE = "NamedLambdaVariable"
-_STATE = _VARIABLE, "value"
-"""A field that holds a value only while the expression is evaluated."""
+_STATE = "value"
+"""The field of a lambda variable that holds a value only while the expression is evaluated."""
 _TUPLE = re.compile(r"scala\.Tuple\d+")
 _NUMBERED = re.compile(r"(.+)_\d+")
 """The name of a lambda variable of a DataFrame: PySpark counts those that its JVM has made."""
@@ -271,41 +274,72 @@ class _Tree:
 
     def of(self, node: JavaObject) -> list[object]:
         """The values of an expression."""
-        kind = kind_of(node)
-        if kind == "AttributeReference":
-            return ["column", self._label(node), str(node.dataType().catalogString())]
-        if kind == "Literal":
-            return ["literal", str(node.sql()), str(node.dataType().catalogString())]
-        if kind == "PythonUDF":
-            parts = [self.of(child) for child in children(node)]
-            return [kind, function_digest(node), str(node.dataType().catalogString()), *parts]
-        tree: list[object] = [kind, str(node.dataType().catalogString())]
-        for i in range(node.productArity()):
-            name = str(node.productElementName(i))
-            if (kind, name) == (_VARIABLE, "name"):
-                tree.append(repr(self._variable(node)))
-            elif name not in _DROPPED and (kind, name) != _STATE:
-                tree.append(self._part(node.productElement(i)))
-        return tree
+        raise_if_abandoned()
+        loader = loader_of(node)
+        found = None if loader is None else loader.fields(node, _OMITTED)
+        return self._values(fields_of(self._catalyst, node) if found is None else found)
 
-    def _variable(self, node: JavaObject) -> str:
+    def _values(self, found: dict[str, JavaObject]) -> list[object]:
+        kind, type_ = found["kind"], found["type"]
+        if kind == "AttributeReference":
+            return ["column", self._label(found["node"]), type_]
+        if kind == "Literal":
+            return ["literal", found["sql"], type_]
+        first = [kind, function_digest(found["node"]), type_] if kind == "PythonUDF" else [kind, type_]
+        parts = []
+        for name, part in found["parts"]:
+            if kind != _VARIABLE:
+                parts.append(self._part(part))
+            elif name == "name":
+                parts.append(repr(self._variable(part, found["id"])))
+            elif name != _STATE:
+                parts.append(self._part(part))
+        return [*first, *parts]
+
+    def _variable(self, name: str, identity: int) -> str:
         """The name of a lambda variable; one that PySpark numbered gets the number of its first use in the tree."""
-        numbered = _NUMBERED.fullmatch(str(node.name()))
+        numbered = _NUMBERED.fullmatch(name)
         if numbered is None or not self._renames:
-            return str(node.name())
-        return self._variables.setdefault(node.exprId().id(), f"{numbered[1]}_{len(self._variables) + 1}")
+            return name
+        return self._variables.setdefault(identity, f"{numbered[1]}_{len(self._variables) + 1}")
 
     def _part(self, part: JavaObject) -> object:
-        if part is None or isinstance(part, bool | int | float | str):
-            return repr(part)
-        if self._catalyst.is_expression(part):
-            return self.of(part)
-        entries = part.iterator() if self._catalyst.is_iterable(part) else None
-        if entries is None and _TUPLE.match(str(part.getClass().getName())):
-            entries = part.productIterator()
-        if entries is None:
-            return str(part.toString())
-        found: list[object] = []
-        while entries.hasNext():
-            found.append(self._part(entries.next()))
-        return found
+        if isinstance(part, dict):
+            return self._values(part) if "kind" in part else part["text"]
+        return [self._part(one) for one in part] if isinstance(part, list) else repr(part)
+
+
+def fields_of(catalyst: Catalyst, node: JavaObject) -> dict[str, JavaObject]:
+    """The fields of an expression and of all below it, as `TreeLoader.fields` returns them."""
+    kind = kind_of(node)
+    found: dict[str, JavaObject] = {"kind": kind, "type": str(node.dataType().catalogString()), "parts": []}
+    if kind in ("AttributeReference", "PythonUDF"):
+        found["node"] = node
+    if kind == "Literal":
+        found["sql"] = str(node.sql())
+    elif kind == _VARIABLE:
+        found["id"] = int(node.exprId().id())
+    elif kind == "PythonUDF":
+        found["parts"] = [["", fields_of(catalyst, child)] for child in children(node)]
+    if kind not in ("AttributeReference", "Literal", "PythonUDF"):
+        for i in range(node.productArity()):
+            name = str(node.productElementName(i))
+            if f" {name} " not in _OMITTED:
+                found["parts"].append([name, _field_of(catalyst, node.productElement(i))])
+    return found
+
+
+def _field_of(catalyst: Catalyst, part: JavaObject) -> object:
+    if part is None or isinstance(part, bool | int | float | str):
+        return part
+    if catalyst.is_expression(part):
+        return fields_of(catalyst, part)
+    entries = part.iterator() if catalyst.is_iterable(part) else None
+    if entries is None and _TUPLE.match(str(part.getClass().getName())):
+        entries = part.productIterator()
+    if entries is None:
+        return {"text": str(part.toString())}
+    found: list[object] = []
+    while entries.hasNext():
+        found.append(_field_of(catalyst, entries.next()))
+    return found

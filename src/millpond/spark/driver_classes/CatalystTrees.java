@@ -5,12 +5,16 @@ import java.util.HashMap;
 import java.util.IdentityHashMap;
 import java.util.List;
 import java.util.Map;
+import org.apache.spark.api.python.PythonUtils;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedFunction;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
 import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.expressions.NamedLambdaVariable;
+import org.apache.spark.sql.catalyst.expressions.PythonUDF;
 import org.apache.spark.sql.catalyst.plans.QueryPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Aggregate;
 import org.apache.spark.sql.catalyst.plans.logical.Expand;
@@ -23,6 +27,8 @@ import org.apache.spark.sql.types.Metadata;
 import org.apache.spark.util.Utils;
 import py4j.Gateway;
 import scala.Option;
+import scala.Product;
+import scala.collection.IterableOnce;
 import scala.collection.Iterator;
 import scala.collection.Seq;
 import scala.collection.immutable.Nil$;
@@ -38,6 +44,7 @@ public class CatalystTrees {
     private final Map places = new HashMap();
     private final Map rendered = new IdentityHashMap();
     private final StringBuilder strings = new StringBuilder();
+    private int expressions = 0;
 
     private CatalystTrees(Gateway gateway) {
         this.gateway = gateway;
@@ -70,6 +77,129 @@ public class CatalystTrees {
             return null;
         }
         return trees.found.append(NODE).append(trees.strings).toString();
+    }
+
+    /**
+     * The fields of an expression and of all below it, as JSON without control characters. After NODE follow the
+     * columns and Python functions in it, described as by `nodes`.
+     *
+     * An expression is an object: `kind`, `type` and `parts`, a list of fields with their names; also `node`, the place
+     * of a column or function in the list of those, `sql` of a literal, and `id` of a lambda variable. A collection is
+     * a list, and another object `{"text": …}`.
+     *
+     * @return null if there are more than 16,384 expressions in it
+     * @param omitted the names of fields to leave out, each between spaces
+     */
+    public static String fields(Gateway gateway, Expression root, String omitted, String released) {
+        release(gateway, released);
+        CatalystTrees trees = new CatalystTrees(gateway);
+        List named = new ArrayList();
+        if (!trees.addFields(root, omitted, named)) {
+            return null;
+        }
+        trees.found.append(NODE);
+        for (int i = 0; i < named.size(); i++) {
+            trees.add((TreeNode) named.get(i), gateway.putNewObject(named.get(i)));
+        }
+        return trees.found.append(NODE).append(trees.strings).toString();
+    }
+
+    /** Adds the fields of an expression; false if there are too many. */
+    private boolean addFields(Expression node, String omitted, List named) {
+        expressions++;
+        found.append("{\"kind\":");
+        addText(Utils.getFormattedClassName(node));
+        found.append(",\"type\":");
+        addText(node.dataType().catalogString());
+        if (node instanceof AttributeReference || node instanceof PythonUDF) {
+            found.append(",\"node\":").append(named.size());
+            named.add(node);
+        } else if (node instanceof Literal) {
+            found.append(",\"sql\":");
+            addText(node.sql());
+        } else if (node instanceof NamedLambdaVariable) {
+            found.append(",\"id\":").append(((NamedLambdaVariable) node).exprId().id());
+        }
+        found.append(",\"parts\":[");
+        String comma = "";
+        if (node instanceof PythonUDF) {
+            for (Iterator each = node.children().iterator(); each.hasNext(); comma = ",") {
+                found.append(comma).append("[\"\",");
+                addPart(each.next(), omitted, named);
+                found.append("]");
+            }
+        } else if (!(node instanceof AttributeReference || node instanceof Literal)) {
+            for (int i = 0; i < node.productArity() && expressions <= MOST_NODES; i++) {
+                String name = node.productElementName(i);
+                if (!omitted.contains(" " + name + " ")) {
+                    found.append(comma).append("[");
+                    addText(name);
+                    found.append(",");
+                    addPart(node.productElement(i), omitted, named);
+                    found.append("]");
+                    comma = ",";
+                }
+            }
+        }
+        found.append("]}");
+        return expressions <= MOST_NODES;
+    }
+
+    private void addPart(Object part, String omitted, List named) {
+        if (part == null || part instanceof Boolean || isNumber(part)) {
+            found.append(part); // NaN and Infinity as Python's JSON has them
+        } else if (part instanceof String || part instanceof Character) {
+            addText(part.toString());
+        } else if (part instanceof Expression) {
+            addFields((Expression) part, omitted, named);
+        } else if (part instanceof IterableOnce) {
+            addParts(((IterableOnce) part).iterator(), omitted, named);
+        } else if (part.getClass().getName().startsWith("scala.Tuple")) {
+            addParts(((Product) part).productIterator(), omitted, named);
+        } else {
+            found.append("{\"text\":");
+            addText(part.toString());
+            found.append("}");
+        }
+    }
+
+    private static boolean isNumber(Object part) {
+        return part instanceof Integer || part instanceof Long || part instanceof Short || part instanceof Byte
+            || part instanceof Double || part instanceof Float;
+    }
+
+    private void addParts(Iterator parts, String omitted, List named) {
+        found.append("[");
+        for (String comma = ""; parts.hasNext() && expressions <= MOST_NODES; comma = ",") {
+            found.append(comma);
+            addPart(parts.next(), omitted, named);
+        }
+        found.append("]");
+    }
+
+    private void addText(String text) {
+        found.append('"');
+        for (int i = 0; i < text.length(); i++) {
+            char one = text.charAt(i);
+            if (one == '"' || one == '\\') {
+                found.append('\\').append(one);
+            } else if (one < ' ') {
+                found.append(String.format("\\u%04x", new Object[] {Integer.valueOf(one)}));
+            } else {
+                found.append(one);
+            }
+        }
+        found.append('"');
+    }
+
+    /** A sequence of objects that are registered in the gateway; `ids` has theirs, each followed by a space. */
+    public static Object sequence(Gateway gateway, String ids) {
+        String[] named = ids.split(" ");
+        List elements = new ArrayList(named.length);
+        for (int i = 0; i < named.length; i++) {
+            elements.add(gateway.getObject(named[i]));
+        }
+        return PythonUtils.toSeq(elements);
     }
 
     /** Forgets objects that are not used any more; `released` has their ids, each followed by a space. */

@@ -7,8 +7,9 @@ a call for each.
 
 from __future__ import annotations
 
+import json
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import Lock
@@ -40,6 +41,8 @@ class TreeLoader:
         java = JavaClass(CLASS, client)
         self._inlined: Callable[[JavaObject], str] = java.inlined
         self._nodes: Callable[[JavaObject, JavaObject, str], str | None] = java.nodes
+        self._fields: Callable[[JavaObject, JavaObject, str, str], str | None] = java.fields
+        self._sequence: Callable[[JavaObject, str], JavaObject] = java.sequence
         self._release: Callable[[JavaObject, str], None] = java.release
         self._gateway = GatewayObject("GATEWAY_SERVER", client).getGateway()
         self._client, self._released = client, deque[str]()
@@ -58,6 +61,28 @@ class TreeLoader:
         """Make the values of a node known, with all nodes below it; false if they are too many."""
         text = self._nodes(self._gateway, root, self._unused())
         return text is not None and bool(self._read(text, root))
+
+    def fields(self, expression: JavaObject, omitted: str) -> JavaObject:
+        """The fields of an expression and of all below it; None if they are too many.
+
+        An expression is a dictionary, as `fields` in CatalystTrees.java describes it, whose `node` is the object.
+        `omitted` are the names of fields to leave out, each between spaces.
+        """
+        text = self._fields(self._gateway, expression, omitted, self._unused())
+        if text is None:
+            return None
+        fields, _, listed = text.partition(_NODE)
+        nodes = self._read(listed, None)
+
+        def named(found: dict[str, JavaObject]) -> dict[str, JavaObject]:
+            return found | {"node": nodes[found["node"]]} if "node" in found else found
+        return json.loads(fields, object_hook=named)
+
+    def sequence(self, values: Sequence[JavaObject]) -> JavaObject | None:
+        """A Scala sequence of objects of the JVM; None if there are other values."""
+        if not all(isinstance(one, GatewayObject) for one in values):
+            return None
+        return self._sequence(self._gateway, "".join(f"{one._target_id} " for one in values))
 
     def inlined(self, plan: JavaObject) -> tuple[int, int, str]:
         """The number of parts in a plan's largest node and in its largest column, and that column's name.
