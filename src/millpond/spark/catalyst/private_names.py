@@ -456,12 +456,9 @@ class Catalyst:
 
     def seq(self, values: Iterable[JavaObject]) -> JavaObject:
         """A Scala sequence."""
-        given = list(values)
-        if not given:
-            return self._nothing
-        loader = loader_of(given[0]) if isinstance(given[0], GatewayObject) else None
-        made = None if loader is None else loader.sequence(given)
-        return self._to_seq(given) if made is None else made
+        given, loader = list(values), loader_of(self._session)
+        made = loader.sequence(given) if given and loader is not None else None
+        return made if made is not None else self._to_seq(given) if given else self._nothing
 
     # A member of a class is looked up by a call to the JVM, so each is resolved only once.
     @cached_property
