@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from kit.costs.jvm_calls import jvm_calls
 from millpond import Pond
@@ -20,6 +21,7 @@ from millpond.spark.session import arrow_rows, batch_rows
 from millpond.spark.session.arrow_rows import ArrowRows
 from millpond.spark.session.batch_rows import BatchRows, calling
 from millpond.spark.session.session import reading_session
+from millpond.spark.session.warm_up import ROWS, pass_generated_rows
 
 QUERY = """
 CREATE TABLE tx (c STRING, ts TIMESTAMP, v BIGINT) USING parquet OPTIONS (path '{folder}/in', maxFilesPerTrigger 1);
@@ -141,3 +143,13 @@ def test_rows_are_mapped_moved_and_collected_whether_our_class_can_be_loaded_or_
         [(every, b" 2097152")] * 2
     )
     assert ArrowRows.numbers(spark, 0, 1).map(packets, DELTAS).collect() == []
+
+
+def test_generated_rows_of_any_columns_pass_two_stages_of_workers(spark: SparkSession) -> None:
+    types = (
+        "a BIGINT, b TINYINT, c DECIMAL(2, 2), d STRING, e BINARY, f BOOLEAN, g TIMESTAMP, h DATE, i ARRAY<DOUBLE>,"
+        " j MAP<STRING, INT>, k STRUCT<x: STRUCT<y: STRING>, z: TIMESTAMP_NTZ>, l INTERVAL DAY TO SECOND, m VARIANT"
+    )
+    columns = StructType.fromDDL(types)
+    assert isinstance(columns, StructType)
+    assert pass_generated_rows(reading_session(spark), columns) == ROWS

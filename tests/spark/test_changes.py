@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from kit.naive.queries.query_changes import NaiveChanges
 from kit.programs.forked_program import run_forked
@@ -43,6 +43,7 @@ from millpond.reconfigure.changes import Add, Alter, Shadow, change_of, kind_nam
 from millpond.runtime.task.counters import WHOLE_POND
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.reading.read_frame import read
+from millpond.spark.session.warm_up import WarmUp
 from millpond.testing.compare import assert_same_rows, rows_of
 
 SECOND = 1_000_000
@@ -634,8 +635,11 @@ def test_queries_are_changed_from_another_thread_on_a_silent_pond(spark: SparkSe
 
 
 @pytest.mark.spark
-def test_a_pond_that_waits_for_input_continues_when_it_is_opened_again(spark: SparkSession, tmp_path: Path) -> None:
-    events = list[int]()
+def test_a_pond_that_waits_for_input_continues_when_it_is_opened_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events, warmed = list[int](), list[DataFrame]()
+    monkeypatch.setattr(WarmUp, "begin", lambda _self, frame: warmed.append(frame))
 
     def committed(done: Epoch) -> None:
         events.append(done.record.counts[WHOLE_POND].get("events", 0))
@@ -647,9 +651,17 @@ def test_a_pond_that_waits_for_input_continues_when_it_is_opened_again(spark: Sp
                 pond.stream(stream(tmp_path / "in"))
                 pond.add("spend", SPEND)
             pond.start()
+            assert pond.await_ready(120)
             until(lambda count=40 * files: sum(events) == count, "the pond has read the new file", 120)
             pond.stop()
             assert pond.await_termination(60)
+    assert not warmed
+    with Pond(spark, tmp_path / "pond") as pond:
+        pond.start()
+        assert pond.await_ready(120)
+        pond.stop()
+        assert pond.await_termination(60)
+    assert len(warmed) == 1, "nothing was read"
 
 
 @pytest.mark.spark

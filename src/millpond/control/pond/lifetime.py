@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -60,6 +61,7 @@ from millpond.spark.session.task_hosts import TaskHosts
 from millpond.state.layout.delta import check_deltas
 from millpond.version import VERSION
 
+_LOOK_SECONDS = 0.2
 _WAITS = "at work, or waiting for its server; a stopped process that holds a store's lock must be continued or killed"
 
 
@@ -442,6 +444,23 @@ class BackgroundRun:
     def is_active(self) -> bool:
         """Whether the pond runs in the background."""
         return self._thread is not None and self._thread.is_alive()
+
+    def await_ready(self, timeout: float | None = None) -> bool:
+        """Wait until a run in the background reads new records at once; returns False after `timeout` seconds.
+
+        It has then read all input that existed at its start, up to the limit of an epoch, and Spark's workers are warm.
+
+        Raises:
+            MillpondError: the run failed, or nothing runs; with the error that `run` would raise.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self.is_active() and (opened := self._lifetime.opened) is not None:
+            if opened.driver.await_ready(_LOOK_SECONDS):
+                return True
+            if deadline is not None and time.monotonic() > deadline:
+                return False
+        self.await_termination()
+        raise ChangeRefused("The pond does not run.", "Call start() first.")
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait until the run in the background ends, at most `timeout` seconds; returns whether it has ended.

@@ -141,6 +141,7 @@ class Pond:
     run = _delegate("_lifetime", Lifetime.run)
     start = _delegate("_background", BackgroundRun.start)
     is_active = _delegate("_background", BackgroundRun.is_active)
+    await_ready = _delegate("_background", BackgroundRun.await_ready)
     await_termination = _delegate("_background", BackgroundRun.await_termination)
     drain = _delegate("_lifetime", Lifetime.drain)
     stop = _delegate("_lifetime", Lifetime.stop)

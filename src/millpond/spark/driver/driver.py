@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -15,7 +16,7 @@ from types import MappingProxyType
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millpond.clock import lap_us
@@ -66,9 +67,13 @@ from millpond.spark.session.failures import explained
 from millpond.spark.session.read_limits import ReadLimits
 from millpond.spark.session.session import jvm_failure
 from millpond.spark.session.task_hosts import TaskHosts
+from millpond.spark.session.warm_up import WarmUp
 from millpond.spark.sources.file_tables import RefreshedTables
 from millpond.spark.sources.text_parsing_choice import TextParsing
 from millpond.spark.sources.value_schemas import fetch_missing_schema
+
+_WARM_UP_SECONDS = 10.0
+"""How long the end of a run waits for the warm-up of Spark."""
 
 _COMPACTION = "spark.sql.streaming.fileSource.log.compactInterval"
 
@@ -101,6 +106,8 @@ class Driver:
         self._spark, self._files, self._alive, self._waits = spark, files, alive or (lambda _work: None), waits
         self._changes, self._life, self._succession = ChangeQueue(on_change), QueryLifecycle(), Succession()
         self._query: StreamingQuery | None = None
+        self._frame: DataFrame | None = None
+        self._warm_up, self._batch_ended = WarmUp(), threading.Event()
         self._spark_times = SparkTimes(spark)
         self._checkpoint, self._tables, self._once = Path(), RefreshedTables(()), False
         self._advisers, self._intake, self._limits = Advisers(spark, setting.streams), Intake(), ReadLimits(spark)
@@ -138,6 +145,7 @@ class Driver:
         self._changes.runs(True)
         self._advisers.idle.begin(lap_us())
         self._once = once
+        self._batch_ended.clear()
         try:
             query: StreamingQuery | None = self._begun(reading)
             while query is not None and self._awaited(query):
@@ -152,6 +160,7 @@ class Driver:
         finally:
             stopped = self._life.finish()
             self._succession.end()
+            self._warm_up.wait(_WARM_UP_SECONDS)
         self._changes.runs(False)
         self.make_changes()
         return not stopped
@@ -168,7 +177,7 @@ class Driver:
         return started(found.frame, self._epoch, self._checkpoint, once=self._once)
 
     def _reads(self, reading: Reading) -> None:
-        self._tables = reading.tables
+        self._tables, self._frame = reading.tables, reading.frame
         self._advisers.files.reads(reading.readers)
         self._head.setting = self.setting._replace(layout=reading.layout)
 
@@ -192,6 +201,10 @@ class Driver:
         if self._life.failure is not None:
             raise self._life.failure
         return self._succession.has_taken_over or not self._life.stop_requested
+
+    def await_ready(self, timeout: float) -> bool:
+        """Wait until the run has ended its first batch, and Spark is warm; False: `timeout` seconds were not enough."""
+        return self._batch_ended.wait(timeout) and self._warm_up.wait(timeout)
 
     def stop(self) -> None:
         """Let `run` return at the end of the running epoch; this only sets a flag, so a signal handler may call it."""
@@ -327,13 +340,17 @@ class Driver:
             self._life.end()
             if successor is not None:
                 successor.decide()
+        self._batch_ended.set()
         reached("batch.return")
 
     def _run_batch(self, rows: BatchRows, number: int) -> None:
         planned = self._epochs.plan_batch(rows, number, self._checkpoint, lambda: offset_request_us(self._query))
-        if isinstance(self._epochs.run(planned), Deferred):
+        ended = self._epochs.run(planned)
+        if isinstance(ended, Deferred):
             self._life.reread()
             raise Stopped
+        if self._frame is not None and not (self._once or self._batch_ended.is_set() or ended.events):
+            self._warm_up.begin(self._frame)  # rather than beside an epoch that has events
         self._limits.set(self._query, self._advisers.pace.limits)
 
     def _hand_over(self, successor: Successor) -> None:

@@ -124,15 +124,24 @@ class Published:
 
     record: EpochRecord
 
+    @property
+    def events(self) -> int:
+        """The number of events that it read."""
+        return self.record.counts.get(WHOLE_POND, {}).get("events", 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
     """The end of an epoch whose batch an earlier epoch has committed."""
 
+    events = 0
+
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
     """The end of an epoch in which nothing is due: only the tick has advanced."""
+
+    events = 0
 
 
 @dataclass(frozen=True, slots=True)

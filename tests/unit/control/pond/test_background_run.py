@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from itertools import chain, repeat
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,6 +53,21 @@ def test_a_pond_runs_in_the_background_until_it_is_stopped() -> None:
         run.start()
     lifetime.stop()
     assert (run.await_termination(60), run.is_active(), lifetime.opens) == (True, False, 1)
+
+
+def test_a_run_is_ready_when_its_driver_is() -> None:
+    lifetime, run = made()
+    with pytest.raises(ChangeRefused, match="does not run"):
+        run.await_ready()
+    ready = chain([False, False, True], repeat(False))
+    lifetime.opened = SimpleNamespace(driver=SimpleNamespace(await_ready=lambda _s: next(ready), in_epoch=False))
+    run.start()
+    assert (run.await_ready(0.0), run.await_ready()) == (False, True)
+    run.end()
+    lifetime.failure = ForeignPondError("It is another pond.", "Name yours.")
+    run.start()
+    with pytest.raises(ForeignPondError):
+        run.await_ready()
 
 
 def test_the_error_of_a_run_is_raised_to_the_waiter_and_cleared_by_the_next_start(
