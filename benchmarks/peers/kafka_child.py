@@ -1,6 +1,6 @@
-"""Answers one query between two topics with a pond or with plain Spark; see `over_kafka.py` and `meter.py`.
+"""Answers queries between two topics with a pond or with plain Spark; see `over_kafka.py` and `meter.py`.
 
-Its argument is a file of JSON: `engine`, `servers`, `workload`, `seconds`.
+Its argument is a file of JSON: `engine`, `servers`, `workload`, `queries`, `seconds`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections import deque
 from itertools import count
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 import here  # noqa: F401
 from epoch_steps import cpu_seconds
 from feeder import COLUMNS
-from over_kafka import POND
+from over_kafka import WINDOWED, pond_queries
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from settings import CORES, HEAP, SPARK, SPARK_STATE
@@ -43,7 +44,6 @@ def _pond(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     known = folder / "connections.json"
     known.write_text(json.dumps({"local": {"servers": request["servers"]}}))
     os.environ["MILLPOND_CONNECTIONS"] = str(known)
-    select, emit = POND[request["workload"]]
     spark = spark_session(f"local[{CORES}]", driver_memory=HEAP)
     marks: deque[dict[str, float]] = deque(maxlen=KEPT // _APART + 1)
     epochs = count()
@@ -53,16 +53,20 @@ def _pond(request: dict[str, Any], folder: Path) -> dict[str, Any]:
             marks.append(cpu_seconds())
 
     with Pond(spark, folder / "pond", on_epoch=committed) as pond:
+        tables = [
+            f"CREATE STREAMING TABLE answer{place} USING kafka TBLPROPERTIES ('topic' = 'answers', 'emit' = '{emit}')"
+            f" AS {select};"
+            for place, (select, emit) in enumerate(pond_queries(request["workload"], request["queries"]))
+        ]
         pond.load(
             f"CREATE TABLE visits ({COLUMNS}) USING kafka"
-            " OPTIONS (subscribe 'visits', format 'csv', startingOffsets 'earliest');\n"
-            f"CREATE STREAMING TABLE answer USING kafka TBLPROPERTIES ('topic' = 'answers', 'emit' = '{emit}')"
-            f" AS {select};"
+            " OPTIONS (subscribe 'visits', format 'csv', startingOffsets 'earliest');\n" + "\n".join(tables)
         )
-        pond.open()
+        pond.start()
+        pond.await_ready()
         threading.Timer(request["seconds"], pond.stop).start()
         print('@{"mark": "begin"}', flush=True)
-        pond.run(once=False)
+        pond.await_termination()
         trace = pond.trace()
     begins = [event.ts for event in trace.trace_events if event.name == EPOCH]
     every_ms = (begins[-1] - begins[0]) / max(1, len(begins) - 1) / 1000
@@ -81,14 +85,27 @@ def _spark(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     options = {"kafka.bootstrap.servers": request["servers"], "subscribe": "visits", "startingOffsets": "earliest"}
     lines = spark.readStream.format("kafka").options(**options).load()
     visits = lines.select(F.from_csv(F.col("value").cast("string"), COLUMNS).alias("v")).select("v.*")
-    rows, mode = _answer(visits.withWatermark("ts", "0 seconds"), request["workload"])
-    writer = rows.select(F.to_json(F.struct("*")).alias("value")).writeStream.format("kafka").outputMode(mode)
-    writer = writer.option("kafka.bootstrap.servers", request["servers"]).option("topic", "answers")
+    answers = _answers(visits.withWatermark("ts", "0 seconds"), request["workload"], request["queries"])
     print('@{"mark": "begin"}', flush=True)
-    running = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
-    running.awaitTermination(request["seconds"])
-    running.stop()
+    began, running = time.monotonic(), []
+    for place, (rows, mode) in enumerate(answers):
+        writer = rows.select(F.to_json(F.struct("*")).alias("value")).writeStream.format("kafka").outputMode(mode)
+        writer = writer.option("kafka.bootstrap.servers", request["servers"]).option("topic", "answers")
+        running.append(writer.option("checkpointLocation", str(folder / f"checkpoint{place}")).start())
+    for query in running:
+        query.awaitTermination(max(0, round(request["seconds"] - (time.monotonic() - began))))
+        query.stop()
     return {}
+
+
+def _answers(visits: DataFrame, workload: str, queries: int) -> list[tuple[DataFrame, str]]:
+    if queries == 1:
+        return [_answer(visits, workload)]
+    newest, window = F.max("made").alias("made"), F.window("ts", "10 seconds")
+    return [
+        (visits.where(condition).groupBy(window, key).agg(F.expr(value).alias("v"), newest), "append")
+        for key, value, condition in WINDOWED[:queries]
+    ]
 
 
 def _answer(visits: DataFrame, workload: str) -> tuple[DataFrame, str]:

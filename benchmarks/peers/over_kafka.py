@@ -1,6 +1,7 @@
 """Latency over Kafka, from the moment a record was due to the moment a reader of committed records has its result.
 
-    python benchmarks/peers/over_kafka.py [--rates 20000,100000] [--seconds 300] [--workloads identity,…] [--small]
+    python benchmarks/peers/over_kafka.py [--rates 20000,100000] [--seconds 300] [--workloads identity,…] [--queries 8]
+        [--small]
 
 The streaming workloads of HiBench, each answered by a pond, plain Spark (micro-batches one after another) and Flink SQL
 (checkpoint each second, since exactly-once results are seen at checkpoints): *identity* (records go on as they are),
@@ -8,6 +9,9 @@ The streaming workloads of HiBench, each answered by a pond, plain Spark (micro-
 (records per visitor until now, updated), *fixwindow* (records per visitor in ten seconds; latency from their end). As
 HiBench does, latency is measured at the topic of results: a reader in this program, `read_committed`, compares the time
 with the newest `made` that a result tells. Plain Spark's sink knows no transactions, so its results may come twice.
+
+With `--queries N`, *fixwindow* is the first N of `WINDOWED`: a pond has them in one application, Flink in one job with
+N inserts, plain Spark as N streaming queries. All write to the same topic. A pond is fed once it is ready.
 
 Broker, feeder, reader and engine share the machine. What was made in the first fifth of the time is warm-up. An engine
 that falls behind shows as latency: nobody waits for it, and `answered` is the part of the last fifth's records (or
@@ -58,6 +62,18 @@ POND = {
 }
 """The query of a pond, and its output mode."""
 
+WINDOWED = (
+    ("ip", "count(*)", "TRUE"),
+    ("country", "sum(revenue)", "TRUE"),
+    ("agent", "count(*)", "seconds >= 3"),
+    ("word", "avg(seconds)", "country = 'DEU'"),
+    ("country", "max(revenue)", "agent LIKE 'Mozilla%'"),
+    ("url", "count(*)", "revenue > 0.9"),
+    ("agent", "avg(revenue)", "country IN ('USA', 'GRC')"),
+    ("ip", "sum(seconds)", "agent NOT LIKE 'Googlebot%'"),
+)
+"""Key, value and condition of the queries over windows of ten seconds that `--queries` runs together."""
+
 _MADE = re.compile(rb'"made":\s*(\d+)')
 _WINDOW_MS = 10_000
 
@@ -65,7 +81,8 @@ _WINDOW_MS = 10_000
 class Cell(NamedTuple):
     """Milliseconds of latency, results seen, part of what was due at the end that was answered, and what it took.
 
-    `steps`: of a pond, where the time of its newest epochs went.
+    `p99_begun`: also of what was made in the first fifth of the time. `steps`: of a pond, where the time of its newest
+    epochs went.
     """
 
     workload: str
@@ -74,6 +91,7 @@ class Cell(NamedTuple):
     p50: float
     p99: float
     p999: float
+    p99_begun: float
     results: int
     answered: float
     cores: float
@@ -88,6 +106,7 @@ def main(argv: Sequence[str] | None = None, results: Path = FOLDER) -> dict[str,
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--workloads", type=lambda text: text.split(","), default=list(WORKLOADS))
     parser.add_argument("--engines", type=lambda text: text.split(","), default=list(ENGINES))
+    parser.add_argument("--queries", type=int, default=1, choices=range(1, len(WINDOWED) + 1), help="of fixwindow")
     parser.add_argument("--small", action="store_true", help="500 records a second for 30 seconds, to see it work")
     options = parser.parse_args(argv)
     rates, seconds = ((500,), 30.0) if options.small else (options.rates, options.seconds)
@@ -98,7 +117,8 @@ def main(argv: Sequence[str] | None = None, results: Path = FOLDER) -> dict[str,
                 if (workload, engine) == ("repartition", "flink"):
                     continue
                 try:
-                    cells.append(run(workload, rate, engine, seconds))
+                    queries = options.queries if workload == "fixwindow" else 1
+                    cells.append(run(workload, rate, engine, seconds, queries))
                 except Failed as failure:
                     print(f"{engine}, {workload}: failed\n{failure}", file=sys.stderr, flush=True)
                     continue
@@ -109,15 +129,15 @@ def main(argv: Sequence[str] | None = None, results: Path = FOLDER) -> dict[str,
     return found
 
 
-def run(workload: str, rate: int, engine: str, seconds: float) -> Cell:
-    """One cell, with a broker of its own."""
+def run(workload: str, rate: int, engine: str, seconds: float, queries: int = 1) -> Cell:
+    """One cell, with a broker of its own; `queries`: how many queries fixwindow has."""
     with (
         tempfile.TemporaryDirectory(prefix="millpond-kafka-") as scratch,
         KafkaServer(Path(scratch) / "kafka") as broker,
     ):
         for topic in ("visits", "answers"):
             broker.create(topic, PARTITIONS)
-        program, request = _program(engine, workload, broker.servers, seconds + 30, Path(scratch))
+        program, request = _program(engine, workload, queries, broker.servers, seconds + 30, Path(scratch))
         spec = Path(scratch) / "spec.json"
         spec.write_text(json.dumps(request))
         there = environment("pond" if engine != "flink" else "flink")
@@ -130,24 +150,44 @@ def run(workload: str, rate: int, engine: str, seconds: float) -> Cell:
         )  # fmt: skip
         feeding.join()
         reader.end()
-    return _cell(workload, rate, engine, seconds, reader, feeding.began_ms, found)
+    cell = _cell(workload, rate, engine, seconds, reader, feeding.began_ms, found)
+    return cell if queries == 1 else cell._replace(workload=f"{workload}{queries}")
 
 
-def _program(engine: str, workload: str, servers: str, seconds: float, folder: Path) -> tuple[Path, dict[str, Any]]:
+def _program(
+    engine: str, workload: str, queries: int, servers: str, seconds: float, folder: Path
+) -> tuple[Path, dict[str, Any]]:
     beside = Path(__file__).parent
     if engine != "flink":
-        request = {"engine": engine, "servers": servers, "workload": workload, "seconds": seconds}
+        request = {
+            "engine": engine, "servers": servers, "workload": workload, "queries": queries, "seconds": seconds
+        }  # fmt: skip
         return beside / "kafka_child.py", request
     options = {**FLINK, **FLINK_STATE["heap"], "execution.checkpointing.dir": f"file://{folder}/checkpoints"}
     options["execution.checkpointing.interval"] = "1s"
     options["table.exec.mini-batch.allow-latency"] = "100ms"
     jars = [f"file://{jar}" for jar in environment("flink").jars]
-    one = {**flink_sql(workload, servers), "seconds": seconds}
+    one = {**flink_sql(workload, servers, queries), "seconds": seconds}
     return beside / "flink_child.py", {"options": options, "jars": jars, "passes": [one]}
 
 
-def flink_sql(workload: str, servers: str) -> dict[str, list[str]]:
-    """Two tables and a statement of Flink."""
+def pond_queries(workload: str, queries: int) -> list[tuple[str, str]]:
+    """The queries of a pond, each with its output mode."""
+    if queries == 1:
+        return [POND[workload]]
+    window = "window(ts, '10 seconds')"
+    return [
+        (
+            f"SELECT {key} AS k, {window} AS w, {value} AS v, max(made) AS made FROM {_STREAM} WHERE {condition}"
+            f" GROUP BY {key}, {window}",
+            "final",
+        )
+        for key, value, condition in WINDOWED[:queries]
+    ]
+
+
+def flink_sql(workload: str, servers: str, queries: int = 1) -> dict[str, list[str]]:
+    """The tables and statements of Flink: a source, and for each query a sink and an insert."""
     source = COLUMNS.replace("ts TIMESTAMP", "ts STRING")
     reads = (
         f"CREATE TABLE visits ({source}, et AS TO_TIMESTAMP_LTZ(made, 3), WATERMARK FOR et AS et) WITH ("
@@ -156,8 +196,21 @@ def flink_sql(workload: str, servers: str) -> dict[str, list[str]]:
     )
     delivery = (
         f"'topic' = 'answers', 'properties.bootstrap.servers' = '{servers}', 'properties.transaction.timeout.ms' ="
-        " '600000', 'sink.delivery-guarantee' = 'exactly-once', 'sink.transactional-id-prefix' = 'bench'"
+        " '600000', 'sink.delivery-guarantee' = 'exactly-once', 'sink.transactional-id-prefix' = 'bench"
     )
+    if queries > 1:
+        tumble = "TUMBLE(TABLE visits, DESCRIPTOR(et), INTERVAL '10' SECOND)"
+        sinks = [
+            f"CREATE TABLE answers{place} (k STRING, v DOUBLE, made BIGINT) WITH ('connector' = 'kafka',"
+            f" 'format' = 'json', {delivery}{place}')"
+            for place in range(queries)
+        ]
+        inserts = [
+            f"INSERT INTO answers{place} SELECT {key}, CAST({value} AS DOUBLE), MAX(made) FROM {tumble}"
+            f" WHERE {condition} GROUP BY {key}, window_start, window_end"
+            for place, (key, value, condition) in enumerate(WINDOWED[:queries])
+        ]
+        return {"tables": [reads, *sinks], "inserts": inserts}
     if workload == "wordcount":
         columns = "ip STRING, n BIGINT, made BIGINT, PRIMARY KEY (ip) NOT ENFORCED"
         form = "'connector' = 'upsert-kafka', 'key.format' = 'json', 'value.format' = 'json'"
@@ -172,7 +225,7 @@ def flink_sql(workload: str, servers: str) -> dict[str, list[str]]:
         columns = source.replace("ts STRING, ", "")
         form, select = "'connector' = 'kafka', 'format' = 'json'", f"SELECT {_ALL} FROM visits"
     return {
-        "tables": [reads, f"CREATE TABLE answers ({columns}) WITH ({form}, {delivery})"],
+        "tables": [reads, f"CREATE TABLE answers ({columns}) WITH ({form}, {delivery}')"],
         "inserts": [f"INSERT INTO answers {select}"],
     }
 
@@ -230,13 +283,13 @@ class Reader(threading.Thread):
 
 
 def latencies(
-    made: Sequence[int], came: Sequence[float], began: float, seconds: float
+    made: Sequence[int], came: Sequence[float], began: float, seconds: float, left_out: float = 0.2
 ) -> tuple[npt.NDArray[np.float64], float]:
-    """Milliseconds of each result of a record that was made after the first fifth, and the part of the moments of the
-    last fifth (tenths of a second, or the windows in it) that any result tells.
+    """Milliseconds of each result of a record that was made after the part `left_out` of the time, and the part of the
+    moments of the last fifth (tenths of a second, or the windows in it) that any result tells.
     """
     made_ms, seen = np.asarray(made, np.int64), np.asarray(came, np.float64)
-    inside = (made_ms >= began + seconds * 200) & (made_ms <= began + seconds * 1000)
+    inside = (made_ms >= began + seconds * 1000 * left_out) & (made_ms <= began + seconds * 1000)
     last = made_ms[inside & (made_ms >= began + seconds * 800)]
     step = _WINDOW_MS if len(made_ms) and (made_ms % _WINDOW_MS == 0).all() else 100
     due = max(1, int(seconds * 200 // step))
@@ -251,9 +304,10 @@ def _cell(workload: str, rate: int, engine: str, seconds: float, reader: Reader,
     if not len(late):
         raise Failed("no result came")
     p50, p99, p999 = np.percentile(late, [50, 99, 99.9])
+    begun = float(np.percentile(latencies(made, reader.came, began, seconds, 0.0)[0], 99))
     cores = found.cpu / found.seconds
     return Cell(
-        workload, rate, engine, p50, p99, p999, len(reader.made), answered, cores, found.peak_mb,
+        workload, rate, engine, p50, p99, p999, begun, len(reader.made), answered, cores, found.peak_mb,
         _steps(found.ends[-1]) if engine == "millpond" else (),
     )  # fmt: skip
 
@@ -268,21 +322,21 @@ def _steps(ended: Mapping[str, Any]) -> list[str]:
 def line(cell: Cell) -> str:
     return (
         f"{cell.workload:12} {cell.rate:>7}/s {cell.engine:9} p50 {cell.p50:8.0f}  p99 {cell.p99:8.0f}  p99.9"
-        f" {cell.p999:8.0f} ms, {cell.results:,} results, {cell.answered:.0%} answered, {cell.cores:.2f} cores,"
-        f" {cell.peak_mb:,.0f} MB"
+        f" {cell.p999:8.0f} ms, p99 from the start {cell.p99_begun:8.0f} ms, {cell.results:,} results,"
+        f" {cell.answered:.0%} answered, {cell.cores:.2f} cores, {cell.peak_mb:,.0f} MB"
     )
 
 
 def table(cells: Sequence[Cell]) -> str:
     """Markdown: a row per workload, rate and engine."""
     lines = [
-        "| workload | records/s | engine | p50 ms | p99 ms | p99.9 ms | answered | cores | peak MB |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| workload | records/s | engine | p50 ms | p99 ms | p99.9 ms | p99 from start | answered | cores | peak MB |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for cell in cells:
         lines.append(
             f"| {cell.workload} | {cell.rate:,} | {cell.engine} | {cell.p50:,.0f} | {cell.p99:,.0f} | {cell.p999:,.0f}"
-            f" | {cell.answered:.0%} | {cell.cores:.2f} | {cell.peak_mb:,.0f} |"
+            f" | {cell.p99_begun:,.0f} | {cell.answered:.0%} | {cell.cores:.2f} | {cell.peak_mb:,.0f} |"
         )
     return "\n".join(lines)
 
@@ -293,7 +347,8 @@ def figures(cells: Sequence[Cell]) -> dict[str, float]:
     for cell in cells:
         name = f"{cell.workload}_{cell.rate}_{cell.engine}"
         found |= {f"{name}_p50_ms": round(cell.p50), f"{name}_p99_ms": round(cell.p99)}
-        found |= {f"{name}_p999_ms": round(cell.p999), f"{name}_answered": round(cell.answered, 3)}
+        found |= {f"{name}_p999_ms": round(cell.p999), f"{name}_p99_begun_ms": round(cell.p99_begun)}
+        found |= {f"{name}_answered": round(cell.answered, 3)}
     return found
 
 

@@ -34,6 +34,15 @@ def test_flink_runs_every_workload_that_its_sql_can_express() -> None:
         assert spec["inserts"][0].startswith("INSERT INTO answers SELECT ")
 
 
+def test_each_of_several_queries_has_a_sink_of_its_own() -> None:
+    spec = over_kafka.flink_sql("fixwindow", "127.0.0.1:9092", 8)
+    sinks = spec["tables"][1:]
+    assert len({sink.partition("'sink.transactional-id-prefix' = ")[2] for sink in sinks}) == len(spec["inserts"]) == 8
+    assert all("exactly-once" in sink and "'topic' = 'answers'" in sink for sink in sinks)
+    assert len(set(over_kafka.pond_queries("fixwindow", 8))) == 8
+    assert over_kafka.pond_queries("fixwindow", 1) == [over_kafka.POND["fixwindow"]]
+
+
 def test_nexmarks_cells_become_a_table() -> None:
     cells = [
         nexmark.Cell("q5", "millpond", 400_000.0, 1.0, 5.0, 1_500.0),
