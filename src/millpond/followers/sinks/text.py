@@ -16,13 +16,13 @@ import json
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.errors import UnsupportedQuery
 
 _SPECIAL = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
-_NEEDS_ESCAPE = r'["\\\x00-\x1f]'
 _SHORT_ESCAPES = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"}
 
 
@@ -188,14 +188,25 @@ def _floats(column: pa.Array) -> pa.Array:
 
 
 def _escaped(text: pa.Array) -> pa.Array:
-    if not pc.any(pc.match_substring_regex(text, _NEEDS_ESCAPE), min_count=0).as_py():
+    signs = _bytes(text)
+    has_control = bool((signs < 32).any())
+    if not (has_control or (signs == ord('"')).any() or (signs == ord("\\")).any()):
         return text
     text = pc.replace_substring(pc.replace_substring(text, "\\", "\\\\"), '"', '\\"')
-    if not pc.any(pc.match_substring_regex(text, r"[\x00-\x1f]"), min_count=0).as_py():
+    if not has_control:
         return text
     for code in range(32):
         text = pc.replace_substring(text, chr(code), _SHORT_ESCAPES.get(code, f"\\u{code:04x}"))
     return text
+
+
+def _bytes(text: pa.Array) -> npt.NDArray[np.uint8]:
+    """The bytes of all values of a large_utf8 array, and possibly some under NULLs."""
+    _, offsets, data = text.buffers()
+    if not len(text) or data is None:
+        return np.empty(0, np.uint8)
+    first, last = np.frombuffer(offsets, np.int64, len(text) + 1, 8 * text.offset)[[0, -1]]
+    return np.frombuffer(data, np.uint8)[first:last]
 
 
 def _csv_quoted(text: pa.Array, separator: str) -> pa.Array:

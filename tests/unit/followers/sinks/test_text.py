@@ -90,6 +90,9 @@ def test_json_reads_back_whatever_the_text() -> None:
     table = pa.table({"s": NASTY, "long": pa.array(NASTY, pa.large_string())})
     assert [json.loads(text)["s"] for text in objects(table)] == NASTY
     assert [json.loads(text)["long"] for text in objects(table)] == NASTY
+    whole = pa.table({"s": pa.array([*NASTY, None], pa.string())})
+    alone = [objects(whole.slice(row, 1), omit_nulls=False)[0] for row in range(len(whole))]
+    assert alone == objects(whole, omit_nulls=False) and alone[-1] == '{"s":null}'
 
 
 def test_slices_and_chunks_are_written_whole() -> None:
