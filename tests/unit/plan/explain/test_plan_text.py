@@ -189,8 +189,8 @@ def test_a_source_is_read_once_and_a_long_expression_is_printed_once() -> None:
     (condition,) = (line for line in lines if "a-rather-long-text" in line)
     assert condition.strip().startswith("[1] ") and len([line for line in lines if "[1]" in line]) > 3
     assert explain(build_plan(queries[:1]), made).splitlines()[1] == "  tx is read once"
-    adds = price_by_step(build_plan(queries[:1]), queries[1], made)
-    assert adds.count("a-rather-long-text") == 1 and "tx, with ts (2) by" in adds
+    adds = price_by_step(build_plan(queries[:1]), queries[1], made, ())
+    assert adds.count("a-rather-long-text") == 1 and "tx, with ts (0000000b) by" in adds
 
 
 def test_expressions_that_may_let_spark_read_the_files_are_named() -> None:
