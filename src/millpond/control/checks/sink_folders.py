@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 
 from millpond.errors import QuerySyntaxError
@@ -39,7 +39,7 @@ def check_sink_folders(text: str, out: Given) -> None:
 
 
 def named_folders(text: str) -> Iterator[tuple[str, str | None]]:
-    """The folders for rows that CREATE STREAMING TABLE, and for dead letters that CREATE TABLE names, with the table.
+    """The folders for rows of queries, and for dead letters of streams, that a pond file names, with the table.
 
     Only folders that are plain texts: no raw texts, escapes or expressions. None: a sink of files names no folder.
 
@@ -55,24 +55,41 @@ def named_folders(text: str) -> Iterator[tuple[str, str | None]]:
     >>> text = "CREATE STREAMING TABLE a USING JSON AS SELECT 1; CREATE STREAMING TABLE b USING kafka AS SELECT 2"
     >>> [*named_folders(text)]
     [('a', None)]
+    >>> [*named_folders("CREATE TABLE a (n INT) USING json; INSERT INTO `A` (n) SELECT 1; INSERT INTO b SELECT 2")]
+    [('a', None)]
     """
     with suppress(QuerySyntaxError):  # reported when the file is read
-        for statement in split(text):
-            yield from _folders_of(tokens_of(statement.text))
+        statements = [tokens_of(statement.text) for statement in split(text)]
+        filled = {_filled_by(statement) for statement in statements}
+        for statement in statements:
+            yield from _folders_of(statement, filled)
 
 
-def _folders_of(statement: Sequence[Token]) -> Iterator[tuple[str, str | None]]:
+def _filled_by(statement: Sequence[Token]) -> str:
+    """The sink, in lower case, that an INSERT INTO names; "" for other statements."""
+    words = [token.word for token in statement[:3]]
+    if words[:2] != ["INSERT", "INTO"] or not statement[2:]:
+        return ""
+    return _name_of(statement[2 + (words[2] == "TABLE") :][:1]).lower()
+
+
+def _name_of(tokens: Sequence[Token]) -> str:
+    return "".join(token.text.strip("`") for token in tokens)
+
+
+def _folders_of(statement: Sequence[Token], filled: Collection[str]) -> Iterator[tuple[str, str | None]]:
     words = [token.word for token in statement]
     if "TABLE" not in words[:5] or words[0] != "CREATE":
         return
     is_query, at = "STREAMING" in words[:4], words.index("TABLE") + 1
     at += 3 * (words[at : at + 3] == ["IF", "NOT", "EXISTS"])
     end = words.index("AS") if is_query and "AS" in words else len(words)
-    keys = _OF_QUERIES if is_query else _OF_STREAMS
     name_end = at + 1
     while words[name_end : name_end + 1] == ["."]:
         name_end += 2
-    name = "".join(token.text.strip("`") for token in statement[at:name_end])
+    name = _name_of(statement[at:name_end])
+    is_query = is_query or name.lower() in filled
+    keys = _OF_QUERIES if is_query else _OF_STREAMS
     texts = [token.text.strip("'\"`").lower() for token in statement[name_end:end]]
     using = texts[texts.index("using") + 1 :][:1] if "using" in texts else []
     if is_query and using and using[0] in _OF_FILES and not {"path", "location"} & {*texts}:

@@ -261,7 +261,8 @@ def test_folders_of_another_pond_are_refused_before_spark_starts(filled: Any, tm
     with pytest.raises(ForeignPondError, match="of pond old, and has no rows yet"):
         check_sink_folders(text, tmp_path)
     filled.feed(sink)
-    for named in (text, "CREATE STREAMING TABLE out USING parquet AS SELECT 1"):
+    two_statements = "CREATE TABLE out USING parquet; INSERT INTO out SELECT 1"
+    for named in (text, "CREATE STREAMING TABLE out USING parquet AS SELECT 1", two_statements):
         with pytest.raises(ForeignPondError, match="holds parquet of query q of pond old"):
             check_sink_folders(named, tmp_path)
     check_sink_folders("CREATE STREAMING TABLE out USING kafka TBLPROPERTIES ('topic' = 'x') AS SELECT 1", tmp_path)
