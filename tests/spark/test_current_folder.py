@@ -15,6 +15,7 @@ from millpond import Pond
 from millpond.errors import PlaceError, QueryTypeError
 from millpond.model.endpoints import Sink, Source
 from millpond.model.stream import Field, Stream
+from millpond.reconfigure.inner_reports import stream_labels
 
 SQL = """CREATE TABLE s (ts TIMESTAMP, k STRING, v INT) USING json OPTIONS (path 'in');
 CREATE TEMPORARY VIEW t (k STRING, n INT) USING json OPTIONS (path 'table');
@@ -56,6 +57,7 @@ def test_a_pond_reads_and_writes_where_it_was_declared(
             table = pond.stream(P)
             pond.add("d", table.select("v"), sink=Sink("json", "d"), late=None)
             monkeypatch.chdir(tmp_path)
+            assert "s joined with t" in stream_labels(pond.streams, pond.relations).values()
             assert pond.notes() == []
             pond.run(once=True)
             assert dict(pond.streams[0].source.options if pond.streams[0].source else ()) == {"path": "in"}

@@ -370,7 +370,7 @@ def test_a_union_is_added_explained_and_dropped_live(spark: SparkSession, tmp_pa
         pond.scale(1)
         shown = explain(pond.plan, pond.streams)
         assert "its watermark follows the query that is furthest behind" in shown
-        labelled = relabelled(shown, labels(pond.queries, pond.streams))
+        labelled = relabelled(shown, labels(pond.queries, pond.streams, pond.relations))
         assert "union of u: the rows of step 1 of u and step 2 of u" in labelled and "inner@" not in labelled
         write(folder, "2.json", [(2, "b", 18), (3, "b", 20), (4, "a", 30), (4, "a", 39)])
         pond.run(drain=True)

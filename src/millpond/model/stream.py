@@ -207,16 +207,23 @@ class Stream(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
+        """As `labelled`, where the declared tables are not known."""
+        return self.labelled(())
+
+    def labelled(self, relations: Collection[Relation]) -> str:
         """What users call the stream: its name, or the declared streams it is made of and what is added to them.
 
+        A joined table is called as one of `relations` declares it, or after its location.
+
         >>> made = Derivation("pay LEFT JOIN csv file:/in/shops ON (a = b) WITH f(x) AS t WHERE (t > 1)", ("pay",), "")
-        >>> Stream("pay_1a2b3c4d", (), made_of=made).label
-        'pay joined with shops, with t'
+        >>> stream = Stream("pay_1a2b3c4d", (), made_of=made)
+        >>> stream.label, stream.labelled([Relation("merchants", table=Source("csv", (("path", "in/shops"),)))])
+        ('pay joined with shops, with t', 'pay joined with merchants, with t')
         """
         made = self.derived
         if made is None:
             return self.name
-        tables = dict.fromkeys(map(_table_name, _JOINED_TABLE.findall(made.text)))
+        tables = dict.fromkeys(_table_name(table, relations) for table in _JOINED_TABLE.findall(made.text))
         joined = f" joined with {' and '.join(tables)}" if tables else ""
         through = "".join(f" through {name}" for name in dict.fromkeys(_FUNCTION.findall(made.text)))
         added = ["a row for each element"] if _ELEMENTS in made.text else []
@@ -237,15 +244,35 @@ class Stream(msgspec.Struct, frozen=True):
         return () if isinstance(self.inner, msgspec.UnsetType) else (self.inner.query,)
 
 
-def _table_name(table: str) -> str:
-    """The name of a joined table: the last part of its location, without the ending of a file.
+def _table_name(table: str, relations: Iterable[Relation]) -> str:
+    """The declared name of a joined table, or the last part of its location without the ending of a file.
 
-    >>> [_table_name(table) for table in ("csv file:/in/shops.csv", "hash shop:{id}", "rows of this program")]
+    >>> [_table_name(table, ()) for table in ("csv file:/in/shops.csv", "hash shop:{id}", "rows of this program")]
     ['shops', 'shop:{id}', 'rows of this program']
     """
     form, _, place = table.partition(" ")
-    name = place.rstrip("/)").rpartition("/")[2]
+    place = place.rstrip("/)")
+    for relation in relations:
+        if isinstance(relation.table, Source) and _is_at(relation.table, form, place):
+            return relation.name
+    name = place.rpartition("/")[2]
     return table if form in ("rows", "range") else name.removesuffix(f".{form}")
+
+
+def _is_at(table: Source, form: str, place: str) -> bool:
+    """Whether the text of a derivation means a declared table; its path may be relative, that of the text is not.
+
+    >>> shops, cards = Source("csv", (("path", "./shops.csv"),)), Source(REDIS, (("key", "card:{id}"),))
+    >>> _is_at(shops, "csv", "file:/in/shops.csv"), _is_at(shops, "csv", "file:/in/my_shops.csv")
+    (True, False)
+    >>> _is_at(cards, "hash", "card:{id}"), _is_at(cards, "hash", "user:{id}")
+    (True, False)
+    """
+    options = {name.lower(): value for name, value in table.options}
+    if table.format == REDIS:
+        return (options.get("type", "hash").lower(), options.get("key")) == (form, place)
+    path = options.get("path", "").rpartition(":")[2].strip("/").removeprefix("./")
+    return path != "" and place.endswith((f"/{path}", f":{path}"))
 
 
 def source_names(streams: Iterable[Stream]) -> tuple[str, ...]:

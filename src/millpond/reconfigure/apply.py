@@ -60,7 +60,7 @@ def plan_of(spec: PondSpec) -> Plan:
         query for query in spec.computed
         if query.name not in halted and not (isinstance(query, Selection) and query.name in spec.effects.paused)
     )  # fmt: skip
-    with declared_names(spec.streams):
+    with declared_names(spec.streams, spec.relations):
         return with_declared(build_plan(answered, spec.since, spec.effects), spec.streams)
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from millpond.model.change_json import Scale
 from millpond.model.selection import AnyQuery
-from millpond.model.stream import Stream
+from millpond.model.stream import Relation, Stream
 from millpond.plan.explain.plan_text import readable
 from millpond.plan.explain.price import QueryPrice, price_of_query
 from millpond.plan.groups.build import build_plan
@@ -81,15 +81,16 @@ def price_of(pond: KnownPond, change: Change, setting: Setting) -> Price:
     found = _price_of(pond, change, setting)
     if not isinstance(change, Add):
         return found
-    return found._replace(adds=price_by_step(setting.plan, change.stored.query, (*pond.spec.streams, *change.streams)))
+    streams, relations = (*pond.spec.streams, *change.streams), (*pond.spec.relations, *change.named)
+    return found._replace(adds=price_by_step(setting.plan, change.stored.query, streams, relations))
 
 
 def price_by_step(
-    plan: Plan, added: AnyQuery, streams: Sequence[Stream],
+    plan: Plan, added: AnyQuery, streams: Sequence[Stream], relations: Sequence[Relation],
     state: Callable[[QueryPrice], Sequence[str]] = lambda _: (),
 ) -> str:  # fmt: skip
     """What a query adds to a plan, step by step; a step of other queries is only named; `state`: see `price_text`."""
-    names = labels([added], streams) | labels(plan.all_queries, streams)
+    names = labels([added], streams, relations) | labels(plan.all_queries, streams, relations)
     known, found = {query.name for query in plan.all_queries}, []
     for query in with_inner([added], {stream.name: stream for stream in streams}):
         if query.name in known:

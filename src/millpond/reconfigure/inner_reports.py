@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import msgspec
@@ -17,7 +17,7 @@ from millpond.errors import UnsupportedQuery
 from millpond.log.records import EpochRecord, Fates
 from millpond.model.selection import INNER, AnyQuery, is_inner
 from millpond.model.spec import PondSpec
-from millpond.model.stream import Stream
+from millpond.model.stream import Relation, Stream
 from millpond.plan.options.live_parameters import parameters_in
 from millpond.plan.upstream.steps import inner_of, streams_of, with_inner
 
@@ -66,13 +66,16 @@ def relabelled(text: str, names: Mapping[str, str]) -> str:
     return _WORD.sub(lambda found: names.get(found[0], found[0]), text)
 
 
-def stream_labels(streams: Iterable[Stream]) -> dict[str, str]:
-    """A readable and distinct name for each derived stream, see `Stream.label`.
+def stream_labels(streams: Iterable[Stream], relations: Collection[Relation]) -> dict[str, str]:
+    """A readable and distinct name for each derived stream, see `Stream.labelled`.
 
     Equal names of two streams get the digests of their definitions, so no name is that of another stream after a drop.
     """
     streams = tuple(streams)
-    found = {one.name: plain_names(one.label, "rows of an inner query") for one in streams if one.derived is not None}
+    found = {
+        one.name: plain_names(one.labelled(relations), "rows of an inner query")
+        for one in streams if one.derived is not None
+    }  # fmt: skip
     taken = Counter([*found.values(), *(stream.name for stream in streams if stream.derived is None)])
     return {
         name: label if taken[label] == 1 else f"{label} ({name.rpartition('_')[2]})" for name, label in found.items()
@@ -80,15 +83,17 @@ def stream_labels(streams: Iterable[Stream]) -> dict[str, str]:
 
 
 @contextmanager
-def declared_names(streams: Iterable[Stream]) -> Iterator[None]:
+def declared_names(streams: Iterable[Stream], relations: Collection[Relation]) -> Iterator[None]:
     """An error within names derived streams by their labels."""
     try:
         yield
     except UnsupportedQuery as error:
-        raise type(error)(relabelled(error.what, stream_labels(streams)), error.cure) from error
+        raise type(error)(relabelled(error.what, stream_labels(streams, relations)), error.cure) from error
 
 
-def labels(queries: Iterable[AnyQuery], streams: Iterable[Stream]) -> dict[str, str]:
+def labels(
+    queries: Iterable[AnyQuery], streams: Iterable[Stream], relations: Collection[Relation]
+) -> dict[str, str]:  # fmt: skip
     """A readable name for each inner query and each derived stream.
 
     An inner query has its number among the steps of the first query that uses it. The stream of a UNION ALL has a name
@@ -96,7 +101,7 @@ def labels(queries: Iterable[AnyQuery], streams: Iterable[Stream]) -> dict[str, 
     """
     streams = tuple(streams)
     by_name = {stream.name: stream for stream in streams}
-    found = stream_labels(streams)
+    found = stream_labels(streams, relations)
     for query in sorted((query for query in queries if not is_inner(query.name)), key=lambda query: query.name):
         for number, step in enumerate(inner_of(query, by_name), 1):
             found.setdefault(step.name, f"step {number} of {query.name}")

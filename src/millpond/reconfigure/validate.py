@@ -89,7 +89,7 @@ def add(
     plan = plan_of(pond.spec)
     now_us = pond.now_us if backfill_us is None else None  # a backfill needs the watermarks of all epochs
     since = beginning(pond.spec, plan, pond.manifest, query, fresh, time_sources, now_us)
-    with declared_names((*pond.spec.streams, *fresh)):
+    with declared_names((*pond.spec.streams, *fresh), pond.spec.relations):
         check_event_times((*pond.spec.computed, *inner_queries(fresh), query), pond.spec.effects.times)
     steps_us = steps_begin(pond.spec, pond.manifest, query, fresh, time_sources, now_us)
     if backfill_us is not None:

@@ -9,11 +9,12 @@ from millpond.errors import UnsupportedQuery
 from millpond.log.manifest import Manifest
 from millpond.log.records import EpochRecord
 from millpond.model.aggregates import Aggregate
+from millpond.model.endpoints import REDIS, Source
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.selection import INNER
 from millpond.model.spec import PondSpec, from_json, to_json
-from millpond.model.stream import Derivation, Field, Stream
+from millpond.model.stream import Derivation, Field, Relation, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.plan.groups.build import build_plan
@@ -114,7 +115,7 @@ def test_reports_name_the_queries_only() -> None:
     assert found.quarantined == {name: f"A result of query '{name}' leaves its type." for name in ("q", "r")}
     assert visible_quarantine({"r": "own"} | why, pond(LAST, OTHER))["r"] == "own"
     assert visible_record(record, pond(windowed("q", "tx", "t", 7))) is record
-    named = labels([LAST, OTHER, FIRST, SECOND], STREAMS)
+    named = labels([LAST, OTHER, FIRST, SECOND], STREAMS, ())
     assert named == {FIRST.name: "step 1 of q", SECOND.name: "step 2 of q"}
     assert relabelled(f"reads {SECOND.name}", named) == "reads step 2 of q"
     assert plain_names(f"reads {SECOND.name}.", "it") == "reads it."
@@ -138,10 +139,11 @@ def test_a_derived_stream_is_called_after_the_declared_ones_and_what_is_added() 
         made(f"{FIRST.name}_00000008", FIRST.name, FIRST.name),
     ]
     reader = windowed("q", f"{FIRST.name}_00000008", "w.time", 20)
-    found = labels([reader], [*streams, inner_stream(FIRST)])
+    cards = Relation("cards", table=Source(REDIS, (("key", "card:{id}"),)))
+    found = labels([reader], [*streams, inner_stream(FIRST)], [cards])
     assert [found.get(stream.name) for stream in streams] == [
         None, "tx, with event_time", "tx joined with shops, with event_time", "tx joined with shops (00000003)",
-        "tx joined with shops (00000004)", "tx joined with card:{id}, with a row for each element", "tx and ev",
+        "tx joined with shops (00000004)", "tx joined with cards, with a row for each element", "tx and ev",
         "tx (00000007)", "rows of an inner query",
     ]  # fmt: skip
     assert relabelled("tx_00000002 by c, tx_000000021", found) == (
@@ -149,13 +151,13 @@ def test_a_derived_stream_is_called_after_the_declared_ones_and_what_is_added() 
     )
     other = windowed("r", "tx_00000001", "w.time", 20)
     named = pytest.raises(UnsupportedQuery, match="as the event time of tx, with event_time, other")
-    with named, declared_names(streams):
+    with named, declared_names(streams, ()):
         build_plan([windowed("q", "tx_00000001", "ts", 20), other])
 
 
 def test_the_price_of_a_query_is_that_of_its_new_steps() -> None:
     known = KnownPond(pond(OTHER), Manifest())
-    adds = price_by_step(plan_of(known.spec), LAST, STREAMS)
+    adds = price_by_step(plan_of(known.spec), LAST, STREAMS, ())
     lines = [line for line in adds.splitlines() if line[0] != " " or line.startswith("  group")]
     assert [line for line in lines if line[0] != " "] == [
         "shared: step 1 of r", "one more query: step 2 of q", "one more query: q",

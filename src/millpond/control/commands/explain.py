@@ -40,7 +40,7 @@ def explain_file(text: str, add: str | None, more: str | None, master: str, memo
     pond = Pond(spark_session(master, driver_memory=memory, mllib=False))
     pond.load(text)
     plan = pond.plan
-    names = labels(plan.all_queries, pond.streams)
+    names = labels(plan.all_queries, pond.streams, pond.relations)
     return Explained((relabelled(explain(plan, pond.streams), names), *_prices(pond, plan, add, more, None)))
 
 
@@ -57,7 +57,7 @@ def explain_pond(
     """
     measured = measure(folder)
     plan = plan_of(measured.spec)
-    names = labels(plan.all_queries, measured.spec.streams)
+    names = labels(plan.all_queries, measured.spec.streams, measured.spec.relations)
     parts = [relabelled(part, names) for part in (explain(plan, measured.spec.streams), measured_text(measured))]
     if store is not None:
         parts.append(placement_text(read_placement(folder, store)))
@@ -78,7 +78,7 @@ def _prices(
     if add is None:
         return
     for query in pond.load(more) if more is not None else (pond.add("added", add),):
-        yield price_by_step(plan, query, pond.streams, partial(price_of_state, measured=measured))
+        yield price_by_step(plan, query, pond.streams, pond.relations, partial(price_of_state, measured=measured))
 
 
 def _differs(spec: PondSpec, queries: tuple[AnyQuery, ...]) -> tuple[str, ...]:

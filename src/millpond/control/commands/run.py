@@ -143,7 +143,7 @@ def _run(settings: Run, steps: Steps, *, once: bool, drain: bool) -> int:
         for note in pond.notes():
             say(note)
         steps.begin("The opening of the pond")
-        labels = stream_labels(pond.streams)
+        labels = stream_labels(pond.streams, pond.relations)
         shown.append(Progress(pond.plan, pond.status, console, behind=pond.behind, labels=labels))
         pond.open()
         for said in (*parameter_notes(pond.params(), settings.parameters), *unencrypted()):

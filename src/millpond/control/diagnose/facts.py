@@ -208,7 +208,7 @@ def find_facts(
         complete_us,
         None if first is None else Due(*first),
         tuple((stream, sink.path or "") for stream, sink in kept),
-        tuple(stream_labels(streams[name] for name in streams_of(query, streams)).items()),
+        tuple(stream_labels([streams[name] for name in streams_of(query, streams)], spec.relations).items()),
         reasons,
         newer_reasons,
         failure,

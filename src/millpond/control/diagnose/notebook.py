@@ -7,7 +7,7 @@ from html import escape
 
 from millpond.control.diagnose.why_report import computation_text
 from millpond.model.selection import AnyQuery
-from millpond.model.stream import Stream
+from millpond.model.stream import Relation, Stream
 from millpond.plan.explain.amounts import count_of
 from millpond.reconfigure.inner_reports import relabelled, stream_labels
 
@@ -17,6 +17,9 @@ class QueryList(tuple[AnyQuery, ...]):
 
     streams: tuple[Stream, ...] = ()
     """The streams that the queries read."""
+
+    relations: tuple[Relation, ...] = ()
+    """The views and tables that the queries name."""
 
     def __repr__(self) -> str:
         names = ", ".join(query.name for query in self)
@@ -29,7 +32,7 @@ class QueryList(tuple[AnyQuery, ...]):
 
 def queries_table(title: str, queries: QueryList) -> str:
     """A table of queries: what each computes, and where its rows go."""
-    labels = stream_labels(queries.streams)
+    labels = stream_labels(queries.streams, queries.relations)
     head = "".join(f"<th>{name}</th>" for name in ("query", "computes", "sink", "served"))
     rows = "".join(
         f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in _cells(query, labels))}</tr>" for query in queries

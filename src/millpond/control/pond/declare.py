@@ -21,7 +21,7 @@ from millpond.model.budget import budget_of
 from millpond.model.endpoints import REDIS, Sink, Source
 from millpond.model.functions import UserFunction
 from millpond.model.selection import AnyQuery
-from millpond.model.stream import Stream, inner_queries
+from millpond.model.stream import Relation, Stream, inner_queries
 from millpond.plan.options.complete_column import with_complete
 from millpond.plan.upstream.steps import streams_of
 from millpond.reconfigure.catalog import event_times_of
@@ -203,6 +203,11 @@ class Declarations:
     def streams(self) -> tuple[Stream, ...]:
         """The streams: those that are declared, and those that queries derive from them."""
         return tuple(self.front.streams.values())
+
+    @property
+    def relations(self) -> tuple[Relation, ...]:
+        """The views and tables that the texts of the queries name."""
+        return self.front.relations(self.queries.values())
 
     @explaining()
     def notes(self) -> list[InputError]:

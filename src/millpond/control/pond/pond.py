@@ -37,7 +37,7 @@ from millpond.log.manifest import Manifest
 from millpond.model.functions import UserFunction
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
-from millpond.model.stream import Stream
+from millpond.model.stream import Relation, Stream
 from millpond.placement.moves import maps_in
 from millpond.plan.explain.amounts import count_of
 from millpond.plan.groups.build import build_plan
@@ -206,13 +206,18 @@ class Pond:
     def queries(self) -> QueryList:
         """The queries, in the order they were added."""
         found = QueryList(self._declarations.queries.values())
-        found.streams = self._declarations.streams
+        found.streams, found.relations = self.streams, self.relations
         return found
 
     @property
     def streams(self) -> tuple[Stream, ...]:
         """The streams: those that are declared, and those that queries derive from them."""
         return self._declarations.streams
+
+    @property
+    def relations(self) -> tuple[Relation, ...]:
+        """The views and tables that the texts of the queries name."""
+        return self._declarations.relations
 
     @property
     def functions(self) -> tuple[UserFunction, ...]:
@@ -230,7 +235,7 @@ class Pond:
         opened = self._lifetime.opened
         if opened is not None:
             return plan_of(opened.spec)
-        with declared_names(self.streams):
+        with declared_names(self.streams, self.relations):
             return with_declared(build_plan(with_inner(self.queries, self._declarations.front.streams)), self.streams)
 
     def table(self, name: str, *, flat_windows: bool = False) -> pa.Table:
@@ -338,7 +343,7 @@ class Pond:
         """How a notebook shows the pond: a table of its queries, and a picture of what they share."""
         plan = self.plan
         shown = dict.fromkeys((query.name for query in self.queries[:MOST_QUERIES]), 1)
-        links = links_of(plan, self.streams, shown, labels(plan.all_queries, self.streams))
+        links = links_of(plan, self.streams, shown, labels(plan.all_queries, self.streams, self.relations))
         return f"{queries_table(repr(self)[1:-1], self.queries)}{picture(links)}"
 
     def __enter__(self) -> Pond:

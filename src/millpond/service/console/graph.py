@@ -36,7 +36,7 @@ class _Planned(NamedTuple):
 
 def _plan(spec: PondSpec) -> _Planned:
     plan = plan_of(spec)
-    return _Planned(spec, plan, labels(plan.all_queries, spec.streams))
+    return _Planned(spec, plan, labels(plan.all_queries, spec.streams, spec.relations))
 
 
 def show_graph(readings: Readings) -> None:

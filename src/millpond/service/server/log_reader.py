@@ -210,7 +210,7 @@ def _after(truth: Truth) -> Iterator[Entry]:
 def labelled_streams(spec: PondSpec) -> list[tuple[Stream, str]]:
     """The streams that the queries in force read, without rows of inner queries, and what users call them."""
     streams = [stream for stream in visible(spec).streams if not stream.steps]
-    names = stream_labels(streams)
+    names = stream_labels(streams, spec.relations)
     return [(stream, names.get(stream.name, stream.name)) for stream in streams]
 
 
