@@ -208,23 +208,24 @@ class Stream(msgspec.Struct, frozen=True):
     @property
     def label(self) -> str:
         """As `labelled`, where the declared tables are not known."""
-        return self.labelled(())
+        return self.labelled(DeclaredTables(()))
 
-    def labelled(self, relations: Collection[Relation]) -> str:
+    def labelled(self, tables: DeclaredTables) -> str:
         """What users call the stream: its name, or the declared streams it is made of and what is added to them.
 
-        A joined table is called as one of `relations` declares it, or after its location.
+        A joined table is called as it is declared, or after its location.
 
         >>> made = Derivation("pay LEFT JOIN csv file:/in/shops ON (a = b) WITH f(x) AS t WHERE (t > 1)", ("pay",), "")
         >>> stream = Stream("pay_1a2b3c4d", (), made_of=made)
-        >>> stream.label, stream.labelled([Relation("merchants", table=Source("csv", (("path", "in/shops"),)))])
+        >>> merchants = Relation("merchants", table=Source("csv", (("path", "in/shops"),)))
+        >>> stream.label, stream.labelled(DeclaredTables([merchants]))
         ('pay joined with shops, with t', 'pay joined with merchants, with t')
         """
         made = self.derived
         if made is None:
             return self.name
-        tables = dict.fromkeys(_table_name(table, relations) for table in _JOINED_TABLE.findall(made.text))
-        joined = f" joined with {' and '.join(tables)}" if tables else ""
+        names = dict.fromkeys(tables.name_of(table) for table in _JOINED_TABLE.findall(made.text))
+        joined = f" joined with {' and '.join(names)}" if names else ""
         through = "".join(f" through {name}" for name in dict.fromkeys(_FUNCTION.findall(made.text)))
         added = ["a row for each element"] if _ELEMENTS in made.text else []
         added += dict.fromkeys(_COMPUTED_TIME.findall(made.text) if _WITH_TIME in made.text else [])
@@ -244,35 +245,54 @@ class Stream(msgspec.Struct, frozen=True):
         return () if isinstance(self.inner, msgspec.UnsetType) else (self.inner.query,)
 
 
-def _table_name(table: str, relations: Iterable[Relation]) -> str:
-    """The declared name of a joined table, or the last part of its location without the ending of a file.
+class DeclaredTables:
+    """The tables that a pond declares, by which joined tables are called."""
 
-    >>> [_table_name(table, ()) for table in ("csv file:/in/shops.csv", "hash shop:{id}", "rows of this program")]
-    ['shops', 'shop:{id}', 'rows of this program']
-    """
-    form, _, place = table.partition(" ")
-    place = place.rstrip("/)")
-    for relation in relations:
-        if isinstance(relation.table, Source) and _is_at(relation.table, form, place):
-            return relation.name
-    name = place.rpartition("/")[2]
-    return table if form in ("rows", "range") else name.removesuffix(f".{form}")
+    def __init__(self, relations: Iterable[Relation]) -> None:
+        self._found: dict[tuple[str, str], list[tuple[str, str]]] = {}
+        for relation in relations:
+            if isinstance(relation.table, Source):
+                form, path = _location(relation.table)
+                self._found.setdefault((form, path.rpartition("/")[2]), []).append((path, relation.name))
+
+    def name_of(self, table: str) -> str:
+        """The declared name of a joined table, or the last part of its location without the ending of a file.
+
+        `table` is the part of a derivation's text. Its path is not relative, but that of a declaration may be, so of
+        the declared paths with which it ends the longest counts.
+
+        >>> def table(name, form, **options):
+        ...     return Relation(name, table=Source(form, tuple(options.items())))
+        >>> tables = DeclaredTables([
+        ...     table("shops", "csv", path="./shops.csv"), table("test", "csv", path="test/shops.csv"),
+        ...     table("cards", REDIS, key="card:{id}"), table("eu", "delta", path="../eu"),
+        ... ])
+        >>> tables.name_of("csv file:/in/shops.csv"), tables.name_of("csv file:/in/test/shops.csv")
+        ('shops', 'test')
+        >>> tables.name_of("json file:/in/shops.json"), tables.name_of("csv file:/in/my_shops.csv")
+        ('shops', 'my_shops')
+        >>> tables.name_of("hash card:{id}"), tables.name_of("hash user:{id}"), tables.name_of("delta s3://in/eu")
+        ('cards', 'user:{id}', 'eu')
+        >>> tables.name_of("rows of this program")
+        'rows of this program'
+        """
+        form, _, place = table.partition(" ")
+        place = place.rstrip("/)")
+        name = place.rpartition("/")[2]
+        whole = "/" + place.rpartition(":/")[2].strip("/")
+        found = [one for one in self._found.get((form, name), ()) if whole.endswith(one[0])]
+        if found:
+            return max(found, key=lambda one: len(one[0]))[1]
+        return table if form in ("rows", "range") else name.removesuffix(f".{form}")
 
 
-def _is_at(table: Source, form: str, place: str) -> bool:
-    """Whether the text of a derivation means a declared table; its path may be relative, that of the text is not.
-
-    >>> shops, cards = Source("csv", (("path", "./shops.csv"),)), Source(REDIS, (("key", "card:{id}"),))
-    >>> _is_at(shops, "csv", "file:/in/shops.csv"), _is_at(shops, "csv", "file:/in/my_shops.csv")
-    (True, False)
-    >>> _is_at(cards, "hash", "card:{id}"), _is_at(cards, "hash", "user:{id}")
-    (True, False)
-    """
+def _location(table: Source) -> tuple[str, str]:
+    """Format and path of a table, or type and key; the path begins with a slash, and has no parts such as `..`."""
     options = {name.lower(): value for name, value in table.options}
     if table.format == REDIS:
-        return (options.get("type", "hash").lower(), options.get("key")) == (form, place)
-    path = options.get("path", "").rpartition(":")[2].strip("/").removeprefix("./")
-    return path != "" and place.endswith((f"/{path}", f":{path}"))
+        return options.get("type", "hash").lower(), "/" + options.get("key", "")
+    parts = options.get("path", "").rpartition(":/")[2].split("/")
+    return table.format.lower(), "/" + "/".join(part for part in parts if part not in ("", ".", ".."))
 
 
 def source_names(streams: Iterable[Stream]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from millpond.errors import UnsupportedQuery
 from millpond.log.records import EpochRecord, Fates
 from millpond.model.selection import INNER, AnyQuery, is_inner
 from millpond.model.spec import PondSpec
-from millpond.model.stream import Relation, Stream
+from millpond.model.stream import DeclaredTables, Relation, Stream
 from millpond.plan.options.live_parameters import parameters_in
 from millpond.plan.upstream.steps import inner_of, streams_of, with_inner
 
@@ -71,9 +71,9 @@ def stream_labels(streams: Iterable[Stream], relations: Collection[Relation]) ->
 
     Equal names of two streams get the digests of their definitions, so no name is that of another stream after a drop.
     """
-    streams = tuple(streams)
+    streams, tables = tuple(streams), DeclaredTables(relations)
     found = {
-        one.name: plain_names(one.labelled(relations), "rows of an inner query")
+        one.name: plain_names(one.labelled(tables), "rows of an inner query")
         for one in streams if one.derived is not None
     }  # fmt: skip
     taken = Counter([*found.values(), *(stream.name for stream in streams if stream.derived is None)])

@@ -153,7 +153,7 @@ class Places:
             NotServingError: the pond was never served.
         """
         found = self.leader()
-        if not _has_leader(self.folder.parent) and (starting := self._read(_STARTING)) is not None and _lives(starting):
+        if (starting := self._starting()) is not None:
             return starting
         if found is None and not self.folder.parent.is_dir():
             cure = "Name the folder of the pond with --checkpoint."
@@ -161,6 +161,20 @@ class Places:
         if found is None:
             raise NotServingError(f"Nobody serves the pond in {self.folder.parent}.", _START)
         return found
+
+    def _starting(self) -> Leader | None:
+        """The process that starts, if none leads.
+
+        A start that was killed leaves its file. A leader on another host that shares the folder has a lock that is not
+        seen here, but a newer file.
+        """
+        starting = self._read(_STARTING)
+        if starting is None or not _lives(starting) or _has_leader(self.folder.parent):
+            return None
+        with suppress(OSError):
+            if (self.folder / _LEADER).stat().st_mtime_ns > (self.folder / _STARTING).stat().st_mtime_ns:
+                return None
+        return starting
 
     def write_leader(self, leader: Leader) -> None:
         """Store who leads, atomically but without fsync, because it is only a hint."""

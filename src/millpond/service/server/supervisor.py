@@ -127,10 +127,10 @@ class Supervisor:
                 self._hint.leave(fenced=True)
             except MillpondError as error:
                 self._hint.leave()
-                self._pond, self.role = None, "starting"
+                self._start_again()
                 self._judge(error)
             finally:
-                self._pond, self.role = None, "starting"
+                self._start_again()
                 self._deadline.begin("The closing of the pond")
                 pond.end()
                 self._deadline.clear()
@@ -187,6 +187,11 @@ class Supervisor:
         )
         return None
 
+    def _start_again(self) -> None:
+        self._pond = None
+        if self.role != "starting":
+            self.role, self._began = "starting", self._clock()
+
     @property
     def failure(self) -> Failure | None:
         """The reason why no epochs run now, if any."""
@@ -215,7 +220,8 @@ class Supervisor:
         where = "" if leader is None else f" at {leader.url}"
         if (starting_s := self.starting_s) is not None:
             what = f"The pond is starting (since {starting_s:.0f} s); it takes no changes before it leads."
-            raise NotServingError(what, "Try again when `millpond status` shows the role leader.")
+            other = f", or ask the last known leader{where}" if self._led else ""
+            raise NotServingError(what, f"Try again when `millpond status` shows the role leader{other}.")
         raise NotServingError(f"This service is {self.role}.", f"Ask the leader{where}, or again in a moment.")
 
     def _stand_by(self) -> None:

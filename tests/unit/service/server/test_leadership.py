@@ -76,6 +76,10 @@ def test_clients_find_a_process_that_starts_unless_another_one_leads(bench: Benc
     ended.wait()
     bench.places.write_starting(Leader("http://ended", ended.pid, "e"))
     assert bench.places.known_leader().url == "http://killed", "it does not run any more"
+    bench.places.write_starting(starting)
+    elsewhere = Leader("http://elsewhere", 1, "other host")
+    bench.places.write_leader(elsewhere)
+    assert bench.places.known_leader() == elsewhere, "its lock is not seen here, but its file is newer"
 
 
 def test_a_leader_announces_all_that_clients_need(bench: Bench) -> None:

@@ -440,6 +440,26 @@ def test_a_pond_without_queries_leads_and_runs_once_it_is_woken(tmp_path: Path) 
     assert pond.did == ["run", "end"]
 
 
+def test_a_former_leader_says_since_when_it_starts_again_and_who_may_lead(tmp_path: Path) -> None:
+    def fenced() -> None:
+        bench.now += 86_400_000_000
+        raise FencedError("Record 7 is a claim by another driver.", "Ask it.")
+
+    class Ending(FakePond):
+        def end(self) -> None:
+            super().end()
+            bench.now += 3_000_000
+            bench.places.write_leader(Leader("http://other", 2, "other"))
+            with pytest.raises(NotServingError, match=r"since 3 s\).*ask the last known leader at http://other"):
+                bench.it.leading()
+            bench.it.stop()
+
+    bench = Bench(tmp_path, pond := Ending([fenced]))
+    bench.it._clock = lambda: bench.now
+    bench.it.run()
+    assert pond.did[-1] == "end"
+
+
 def test_a_standby_may_be_stopped(tmp_path: Path) -> None:
     bench = Bench(tmp_path, pond := FakePond([]))
     with standing_by(bench):
