@@ -55,8 +55,12 @@ def named_folders(text: str) -> Iterator[tuple[str, str | None]]:
     >>> text = "CREATE STREAMING TABLE a USING JSON AS SELECT 1; CREATE STREAMING TABLE b USING kafka AS SELECT 2"
     >>> [*named_folders(text)]
     [('a', None)]
-    >>> [*named_folders("CREATE TABLE a (n INT) USING json; INSERT INTO `A` (n) SELECT 1; INSERT INTO b SELECT 2")]
+    >>> [*named_folders("CREATE TABLE d.a (n INT) USING json; INSERT INTO d.`A` (n) SELECT 1; INSERT INTO b SELECT 2")]
+    [('d.a', None)]
+    >>> [*named_folders("CREATE STREAMING TABLE a (path INT) COMMENT 'using path' USING csv AS SELECT 1")]
     [('a', None)]
+    >>> [*named_folders("CREATE STREAMING TABLE a USING csv OPTIONS (path 'a' || 'b') AS SELECT 1")]
+    []
     """
     with suppress(QuerySyntaxError):  # reported when the file is read
         statements = [tokens_of(statement.text) for statement in split(text)]
@@ -67,14 +71,18 @@ def named_folders(text: str) -> Iterator[tuple[str, str | None]]:
 
 def _filled_by(statement: Sequence[Token]) -> str:
     """The sink, in lower case, that an INSERT INTO names; "" for other statements."""
-    words = [token.word for token in statement[:3]]
-    if words[:2] != ["INSERT", "INTO"] or not statement[2:]:
+    words = [token.word for token in statement]
+    if words[:2] != ["INSERT", "INTO"] or not words[2:]:
         return ""
-    return _name_of(statement[2 + (words[2] == "TABLE") :][:1]).lower()
+    return _name_at(statement, 2 + (words[2] == "TABLE"))[0].lower()
 
 
-def _name_of(tokens: Sequence[Token]) -> str:
-    return "".join(token.text.strip("`") for token in tokens)
+def _name_at(tokens: Sequence[Token], at: int) -> tuple[str, int]:
+    """The name at a place, which may have dots, and the place after it."""
+    end = at + 1
+    while end < len(tokens) and tokens[end].text == ".":
+        end += 2
+    return "".join(token.text.strip("`") for token in tokens[at:end]), end
 
 
 def _folders_of(statement: Sequence[Token], filled: Collection[str]) -> Iterator[tuple[str, str | None]]:
@@ -84,28 +92,41 @@ def _folders_of(statement: Sequence[Token], filled: Collection[str]) -> Iterator
     is_query, at = "STREAMING" in words[:4], words.index("TABLE") + 1
     at += 3 * (words[at : at + 3] == ["IF", "NOT", "EXISTS"])
     end = words.index("AS") if is_query and "AS" in words else len(words)
-    name_end = at + 1
-    while words[name_end : name_end + 1] == ["."]:
-        name_end += 2
-    name = _name_of(statement[at:name_end])
+    name, at = _name_at(statement, at)
     is_query = is_query or name.lower() in filled
-    keys = _OF_QUERIES if is_query else _OF_STREAMS
-    texts = [token.text.strip("'\"`").lower() for token in statement[name_end:end]]
-    using = texts[texts.index("using") + 1 :][:1] if "using" in texts else []
-    if is_query and using and using[0] in _OF_FILES and not {"path", "location"} & {*texts}:
+    format_ = words.index("USING", at, end) + 1 if "USING" in words[at:end] else end
+    of_files = "".join(words[format_ : format_ + 1]).strip("`").lower() in _OF_FILES
+    if is_query and of_files and not _has_path(statement[at:end]):
         yield name, None
-    for place in range(name_end, end):
+    keys = _OF_QUERIES if is_query else _OF_STREAMS
+    for place in range(at, end):
         if is_query and words[place] == "LOCATION":
             path, after = _plain_text(statement, place + 1)
             if path is not None and (after >= len(statement) or statement[after].kind == "name"):
                 yield name, path
         elif words[place] in ("(", ","):
-            key, after = _plain_text(statement, place + 1)
-            if key is None and words[place + 1 : place + 2]:
-                key, after = statement[place + 1].text.strip("`"), place + 2
+            key, after = _key_at(statement, place + 1)
             path, after = _plain_text(statement, after + (words[after : after + 1] == ["="]))
-            if path is not None and words[after : after + 1] in ([","], [")"]) and (key or "").lower() in keys:
+            if path is not None and words[after : after + 1] in ([","], [")"]) and key in keys:
                 yield name, path
+
+
+def _has_path(options: Sequence[Token]) -> bool:
+    """Whether a sink names its folder, by a plain text or an expression; a column may have the name `path`."""
+    for place, token in enumerate(options):
+        key, after = _key_at(options, place + 1)
+        has_value = any(one.text == "=" or one.kind == "text" for one in options[after : after + 1])
+        if token.word == "LOCATION" or (token.text in ("(", ",") and key == "path" and has_value):
+            return True
+    return False
+
+
+def _key_at(tokens: Sequence[Token], at: int) -> tuple[str, int]:
+    """The key of an option at a place, in lower case, and the place after it."""
+    key, after = _plain_text(tokens, at)
+    if key is None:
+        key, after = "".join(token.text.strip("`") for token in tokens[at : at + 1]), at + 1
+    return key.lower(), after
 
 
 def _plain_text(tokens: Sequence[Token], at: int) -> tuple[str | None, int]:
