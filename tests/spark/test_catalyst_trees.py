@@ -25,6 +25,7 @@ from millpond.spark.catalyst.private_names import (
     kind_of,
     name_parts,
     nodes_of,
+    references,
     span_of,
     type_of,
 )
@@ -112,9 +113,23 @@ def test_fields_of_an_expression_are_as_read_with_a_call_for_each(catalyst: Cata
                 assert loader is not None
                 found, read = loader.fields(expression, _OMITTED), fields_of(catalyst, expression)
                 assert _without_nodes(found) == _without_nodes(read)
+                theirs = items(expression.references().toSeq())
+                assert [*map(id_of, references(expression))] == [*map(id_of, theirs)]
                 known |= {*re.findall(r"'kind': '(\w+)'", str(found))}
     assert {"PythonUDF", "LambdaFunction", "NamedLambdaVariable", "RegExpReplace", "CaseWhen", "Literal"} <= known
+    assert references(plan) == []
     assert [kind_of(one) for one in items(catalyst.seq([plan, plan]))] == [kind_of(plan)] * 2
+
+
+def test_columns_are_substituted_as_with_calls_of_sparks_methods(
+    catalyst: Catalyst, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = catalyst.spark.sql("SELECT a + b AS c, a FROM (SELECT id + 1 AS a, id AS b FROM range(3))")
+    upper = plan._jdf.queryExecution().analyzed()
+    sums, definitions = expressions(upper)[0].child(), expressions(children(children(upper)[0])[0])
+    found = catalyst.substitute(sums, definitions)
+    monkeypatch.setitem(upper._gateway_client.__dict__, catalyst_trees._KEY, None)
+    assert found.sql() == catalyst.substitute(sums, definitions).sql() != sums.sql()
 
 
 def _without_nodes(fields: object) -> object:

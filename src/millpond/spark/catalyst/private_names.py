@@ -26,7 +26,7 @@ from pyspark.sql.udf import UserDefinedFunction
 from millpond.spark.catalyst.analysis_threads import raise_if_abandoned
 from millpond.spark.catalyst.data_types import calendar_us, type_text
 from millpond.spark.catalyst.text_span import TextSpan
-from millpond.spark.driver_classes.catalyst_trees import load_with, loader_of
+from millpond.spark.driver_classes.catalyst_trees import load_with, loader_of, references_of
 from millpond.spark.driver_classes.jvm_names import class_named
 
 JavaObject: TypeAlias = Any
@@ -182,7 +182,7 @@ def conjuncts(expression: JavaObject) -> list[JavaObject]:
 
 def references(expression: JavaObject) -> list[JavaObject]:
     """The attributes that an expression reads."""
-    return once(expression, "_references", lambda one: items(one.references().toSeq()))
+    return once(expression, "_references", lambda one: references_of(one, items))
 
 
 def text_of(expression: JavaObject) -> str:
@@ -334,6 +334,8 @@ class Catalyst:
         """The expression with attributes replaced by the aliases that define them."""
         if not definitions:
             return expression
+        if (loader := loader_of(expression)) is not None:
+            return loader.substitute(expression, definitions)
         collapse = self.module("optimizer.CollapseProject")
         replaced = collapse.buildCleanedProjectList(self.seq([self.alias(expression, "e")]), self.seq(definitions))
         return replaced.apply(0).child()

@@ -10,11 +10,14 @@ import org.apache.spark.sql.catalyst.analysis.UnresolvedFunction;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
 import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
+import org.apache.spark.sql.catalyst.expressions.AttributeSet;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression$;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.expressions.NamedLambdaVariable;
 import org.apache.spark.sql.catalyst.expressions.PythonUDF;
+import org.apache.spark.sql.catalyst.optimizer.CollapseProject$;
 import org.apache.spark.sql.catalyst.plans.QueryPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Aggregate;
 import org.apache.spark.sql.catalyst.plans.logical.Expand;
@@ -192,8 +195,25 @@ public class CatalystTrees {
         found.append('"');
     }
 
+    /** Describes the attributes that an expression or a plan reads, as `nodes` does. */
+    public static String references(Gateway gateway, TreeNode root, String released) {
+        AttributeSet read = root instanceof Expression ? ((Expression) root).references()
+            : ((QueryPlan) root).references();
+        return nodes(gateway, read.toSeq(), released);
+    }
+
+    /** An expression with attributes replaced by their definitions: aliases, by their ids as in `sequence`. */
+    public static Object substitute(Gateway gateway, Expression expression, String ids) {
+        scala.collection.immutable.Seq nothing = Nil$.MODULE$;
+        List whole = new ArrayList();
+        whole.add(new Alias(expression, "e", NamedExpression$.MODULE$.newExprId(), nothing, Option.empty(), nothing));
+        scala.collection.immutable.Seq list = PythonUtils.toSeq(whole);
+        list = CollapseProject$.MODULE$.buildCleanedProjectList(list, sequence(gateway, ids));
+        return ((Alias) list.apply(0)).child();
+    }
+
     /** A sequence of objects that are registered in the gateway; `ids` has theirs, each followed by a space. */
-    public static Object sequence(Gateway gateway, String ids) {
+    public static scala.collection.immutable.Seq sequence(Gateway gateway, String ids) {
         String[] named = ids.split(" ");
         List elements = new ArrayList(named.length);
         for (int i = 0; i < named.length; i++) {

@@ -42,7 +42,9 @@ class TreeLoader:
         self._inlined: Callable[[JavaObject], str] = java.inlined
         self._nodes: Callable[[JavaObject, JavaObject, str], str | None] = java.nodes
         self._fields: Callable[[JavaObject, JavaObject, str, str], str | None] = java.fields
+        self._references: Callable[[JavaObject, JavaObject, str], str | None] = java.references
         self._sequence: Callable[[JavaObject, str], JavaObject] = java.sequence
+        self._substitute: Callable[[JavaObject, JavaObject, str], JavaObject] = java.substitute
         self._release: Callable[[JavaObject, str], None] = java.release
         self._gateway = GatewayObject("GATEWAY_SERVER", client).getGateway()
         self._client, self._released = client, deque[str]()
@@ -78,11 +80,20 @@ class TreeLoader:
             return found | {"node": nodes[found["node"]]} if "node" in found else found
         return json.loads(fields, object_hook=named)
 
+    def references(self, tree: JavaObject) -> list[JavaObject] | None:
+        """The attributes that an expression or a plan reads; None if they are too many."""
+        text = self._references(self._gateway, tree, self._unused())
+        return None if text is None else self._read(text, None)
+
     def sequence(self, values: Sequence[JavaObject]) -> JavaObject | None:
         """A Scala sequence of objects of the JVM; None if there are other values."""
         if not all(isinstance(one, GatewayObject) for one in values):
             return None
-        return self._sequence(self._gateway, "".join(f"{one._target_id} " for one in values))
+        return self._sequence(self._gateway, _ids(values))
+
+    def substitute(self, expression: JavaObject, definitions: Sequence[JavaObject]) -> JavaObject:
+        """The expression with attributes replaced by the aliases that define them."""
+        return self._substitute(self._gateway, expression, _ids(definitions))
 
     def inlined(self, plan: JavaObject) -> tuple[int, int, str]:
         """The number of parts in a plan's largest node and in its largest column, and that column's name.
@@ -148,6 +159,10 @@ class TreeLoader:
         return found
 
 
+def _ids(values: Sequence[JavaObject]) -> str:
+    return "".join(f"{one._target_id} " for one in values)
+
+
 def _strings(listed: str) -> Iterator[str]:
     start = 0
     while start < len(listed):
@@ -191,6 +206,13 @@ def loader_of(node: JavaObject) -> TreeLoader | None:
     """What loads trees of the JVM of an object; None if each value is read by a call of its own."""
     found: TreeLoader | None = node._gateway_client.__dict__.get(_KEY)
     return found
+
+
+def references_of(tree: JavaObject, items: Callable[[JavaObject], list[JavaObject]]) -> list[JavaObject]:
+    """The attributes that an expression or a plan reads; `items` reads a sequence where a tree cannot be loaded."""
+    loader = loader_of(tree)
+    found = None if loader is None else loader.references(tree)
+    return items(tree.references().toSeq()) if found is None else found
 
 
 class _Owner:
