@@ -258,12 +258,14 @@ def test_the_pages_show_the_pond(page: Page, served: Served) -> None:
     expect(page.get_by_role("region", name="Sources")).to_contain_text(f"{TOPIC} 0")
     expect(page.get_by_role("region", name="Streams")).to_contain_text("1970-01-01 00:00:59.95Z")
     expect(page.get_by_role("region", name="Streams")).to_contain_text("with Arrow")
+    expect(page.get_by_role("term").filter(has_text="Events since this process leads")).to_be_visible()
     expect(page.get_by_role("region", name="Sinks and view")).not_to_contain_text("read:")
     expect(page.get_by_role("definition").filter(has_text=re.compile(r"^[\d.,]+ kB$"))).to_be_visible()
     go(page, served, "queries", "Queries")
     table = page.get_by_role("region", name="Queries")
     expect(page.get_by_text("1-4 of 4")).to_be_visible()
     expect(table.get_by_role("row", name="each")).to_contain_text("1,200")
+    expect(page.get_by_text("are counted since this process leads")).to_be_visible()
     page.get_by_label("Name or state").fill("spe")
     expect(table.get_by_role("link")).to_have_text(["spend"])
     table.get_by_role("link", name="spend").click()
@@ -486,7 +488,12 @@ def test_a_page_of_a_standby_refuses_changes_and_continues_when_it_leads(page: P
 def test_sign_out_ends_the_session(chromium: Browser, served: Served) -> None:
     context = chromium.new_context()
     left = context.new_page()
-    left.goto(served.client().console_link())
+    left.route("**/_nicegui/**/*.js", lambda _: None)  # scripts that are still loaded
+    left.goto(served.client().console_link(), wait_until="commit")
+    expect(left.locator("#app")).to_be_visible()
+    assert left.locator("#app").evaluate("one => getComputedStyle(one, '::before').content") == '"Loading …"'
+    left.unroute("**/_nicegui/**/*.js")
+    left.reload()
     expect(left.get_by_role("heading", name="Overview")).to_be_visible()
     (cookie,) = context.cookies()
     left.get_by_role("button", name="Sign out").click()

@@ -18,6 +18,12 @@ _log = logging.getLogger("millpond.service")
 PAGES = (("", "Overview"), ("queries", "Queries"), ("graph", "Graph"), ("epochs", "Epochs"),
          ("parameters", "Parameters"), ("dead-letters", "Dead letters"), ("history", "History"))  # fmt: skip
 
+LOADING = "Loading …"
+"""What a page shows before its scripts have run, and a table before its rows are read."""
+
+SINCE = "Rows, late and dead events are counted since this process leads."
+"""Says what the counts of queries cover."""
+
 # The colours of texts and buttons contrast by 4.5 to 1 with what is behind them.
 _STYLE = """
 body { font-family: system-ui, sans-serif; --q-primary: #1d5c96 !important; }
@@ -28,10 +34,14 @@ header { background-color: #1d4f7c !important; }
 .figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(10rem, 1fr)); gap: .75rem; width: 100%; }
 .code { font-family: ui-monospace, monospace; white-space: pre; overflow-x: auto; max-width: 100%; width: 100%; }
 .nicegui-content { max-width: 80rem; margin: 0 auto; }
+/* NiceGUI says after a second that the browser does not support modules: a busy machine still loads them then */
+body #esm-fallback { position: absolute; animation-delay: 60s; }
+body #app:empty { display: block; padding: 4rem 1rem; }
+#app:empty::before { content: "LOADING"; }
 #lost-click { position: fixed; bottom: 1rem; left: 1rem; z-index: 9999; padding: .75rem; border-radius: 4px;
   background: #8c1d18; color: white; }
 :focus-visible { outline: 2px solid currentColor; outline-offset: 2px; }
-"""
+""".replace("LOADING", LOADING)
 
 CHART_TEXT = "#767676"
 """The colour of texts in charts: it contrasts by 4.5 to 1 with white, and by 4.1 to 1 with the dark background."""
@@ -75,9 +85,6 @@ _LOST_CLICKS = """<script>(() => {
     window.socket.on("disconnect", () => { if (sent) say(sent); });
   }, 100);
 })();</script>"""
-
-LOADING = "Loading …"
-"""What a table shows before its rows are read."""
 
 _NUMBER = {"align": "right", ":format": 'value => value?.toLocaleString("en-US")'}
 

@@ -12,7 +12,7 @@ from nicegui import events, ui
 from millpond.clock import utc
 from millpond.service.api.messages import Event, Parameter, QueryShown
 from millpond.service.console.changes import add_query, set_parameter
-from millpond.service.console.layout import fill, page, pushed, table
+from millpond.service.console.layout import SINCE, fill, page, pushed, table
 from millpond.service.console.readings import QUERIES_SECONDS, STATUS_SECONDS, Readings
 from millpond.service.server.browser.access import CONSOLE
 
@@ -39,6 +39,7 @@ def show_queries(readings: Readings) -> None:
         for column in shown.columns:
             column["sortable"] = True
         shown.add_slot("body-cell-name", _LINK)
+        ui.label(SINCE).classes("text-sm")
 
         async def update() -> None:
             found = matching(await readings.queries(), text.value or "")

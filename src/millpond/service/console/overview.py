@@ -115,7 +115,7 @@ def _figures(status: Status) -> dict[str, str]:
         "Epoch time": f"{status.epoch_s * 1e3:,.0f} ms, p99 {status.epoch_p99_s * 1e3:,.0f} ms",
         "Last epoch": since,
         "Behind": ", ".join(dict.fromkeys(behind)) or "not known yet",
-        "Events": f"{status.events:,}",
+        "Events since this process leads": f"{status.events:,}",
         "Epoch": "none is committed yet" if status.epoch < 0 else f"{status.epoch:,} (record {status.record:,})",
         "Queries": f"{status.queries:,}",
         "Instances": instances_text(status),

@@ -15,7 +15,7 @@ from millpond.errors import GoneError, MillpondError, RequestError
 from millpond.service.api.messages import QueryShown, Refusal, RowsSent
 from millpond.service.api.row_subscription import sent_events
 from millpond.service.console.changes import actions
-from millpond.service.console.layout import Alert, Figures, code, fill, page, pushed, table
+from millpond.service.console.layout import SINCE, Alert, Figures, code, fill, page, pushed, table
 from millpond.service.console.lists import NO_CHANGE, history_rows, history_table
 from millpond.service.console.readings import QUERIES_SECONDS, Readings
 from millpond.service.terminal.text import diff_lines
@@ -38,8 +38,9 @@ async def show_query(readings: Readings, name: str) -> None:
         except MillpondError as error:
             Alert().show(error)
             return
-        figures, buttons = Figures(), ui.row().classes("gap-2")
-        shown, receiving = list[str](), list[asyncio.Task[None]]()
+        figures = Figures()
+        ui.label(SINCE).classes("text-sm")
+        buttons, shown, receiving = ui.row().classes("gap-2"), list[str](), list[asyncio.Task[None]]()
         with ui.tabs().props("align=left no-caps").classes("w-full") as tabs:
             for label in ("Text", "Rows", "Why", "History", "Shadow"):
                 ui.tab(label)
