@@ -97,7 +97,7 @@ def another_value(
         f"The parameter {name} would be of type {made.type}, not of type {current.type}; it is used by "
         f"{', '.join(readers[:_NAMED])}{more}.",
         f"Give a value of type {current.type}, drop what uses it first, or use a parameter of another name, whose type "
-        "`DECLARE VARIABLE name DOUBLE DEFAULT …` or its first value (200.0) says.",
+        "`DECLARE VARIABLE name DOUBLE DEFAULT …` or its first value, such as 0.5, says.",
     )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Optional
 
 import typer
 
-dlq = typer.Typer(help="List, show and resend records that did not parse.", no_args_is_help=True)
+dlq = typer.Typer(help="List, show and resend dead letters.", no_args_is_help=True)
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder that 'dead.path' of the stream names.")]
 
 
@@ -51,7 +51,7 @@ def replay_dead_letters(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be sent.")] = False,
 ) -> None:
-    """Send dead letters to Kafka again, each exactly once."""
+    """Send the records of dead letters to Kafka again, each exactly once."""
     from millpond.control.diagnose.dead_letters import replay, unsent
 
     if not to:
