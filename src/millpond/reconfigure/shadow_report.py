@@ -33,7 +33,7 @@ _NONE = pa.table({NET: pa.array([], pa.int64())})
 
 class ColumnDifference(NamedTuple):
     """A column in which rows of a query and its shadow differ: the number of pairs of rows with the same key, and the
-    largest difference of two numbers; None: the column has no numbers, or one of each two is NULL or not finite."""
+    largest difference of two numbers; None: the column has no numbers, or no two have a finite difference but 0."""
 
     column: str
     rows: int
@@ -114,16 +114,18 @@ class ShadowComparison(ProcessFollower):
     def difference(self, keys: Sequence[str] = ()) -> Difference:
         """The difference until now, without windows; rows are paired by the columns `keys`."""
         with self._lock:
-            self._differing = [whole] = [_summed(self._differing)]
-            texts = _texts(whole)
-            summed = sum_net(pa.table({"text": texts, NET: whole[NET]}), texts)  # different bits may have the same text
-            rows, net = ([] if summed is None else summed[name].to_pylist() for name in ("text", NET))
-            only = [
-                [row for row, count in zip(rows, net, strict=True) for _ in range(max(0, side * count))]
-                for side in (1, -1)
-            ]
-            same = (self._compared - sum(map(len, only))) // 2
-            return Difference(self._reached.n, same, only[0], only[1], self._since, *_by_column(whole, keys))
+            if len(self._differing) > 1:
+                self._differing = [_summed(self._differing)]
+            [whole], n, compared = self._differing, self._reached.n, self._compared
+        texts = _texts(whole)  # without the lock: this takes seconds for a million rows, while epochs apply records
+        summed = sum_net(pa.table({"text": texts, NET: whole[NET]}), texts)  # different bits may have the same text
+        rows, net = ([] if summed is None else summed[name].to_pylist() for name in ("text", NET))
+        only = [
+            [row for row, count in zip(rows, net, strict=True) for _ in range(max(0, side * count))]
+            for side in (1, -1)
+        ]  # fmt: skip
+        same = (compared - sum(map(len, only))) // 2
+        return Difference(n, same, only[0], only[1], self._since, *_by_column(whole, keys))
 
     def with_windows(self, spec: PondSpec, manifest: Manifest) -> Difference:
         """The difference until now, with the windows that are compared."""
@@ -173,12 +175,26 @@ def _by_column(rows: pa.Table, keys: Sequence[str]) -> tuple[int, tuple[ColumnDi
 def _in_column(name: str, query: pa.Table, shadow: pa.Table) -> ColumnDifference:
     texts = [json_objects(side.select([name]), omit_nulls=False) for side in (query, shadow)]
     differs = pc.not_equal(*texts)
-    kind, largest = query.schema.field(name).type, None
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        numbers = [side[name].filter(differs).cast(pa.float64(), safe=False) for side in (query, shadow)]
-        apart = pc.abs(pc.subtract(*numbers))
-        largest = pc.max(apart.filter(pc.is_finite(apart))).as_py()
-    return ColumnDifference(name, pc.sum(differs).as_py() or 0, largest)
+    numbers = [side[name].filter(differs) for side in (query, shadow)]
+    return ColumnDifference(name, pc.sum(differs).as_py() or 0, _largest_difference(*numbers))
+
+
+def _largest_difference(query: pa.ChunkedArray, shadow: pa.ChunkedArray) -> float | None:
+    """The largest finite difference, and None for 0: -0.0 and 0.0 differ as texts only. Only the result is rounded."""
+    kind = query.type
+    if pa.types.is_integer(kind):
+        exact = pa.decimal256(20)
+    elif pa.types.is_decimal(kind):
+        exact = pa.decimal256(kind.precision, kind.scale)
+    elif pa.types.is_floating(kind):
+        exact = pa.float64()
+    else:
+        return None
+    apart = pc.abs(pc.subtract(query.cast(exact), shadow.cast(exact)))
+    if pa.types.is_floating(exact):
+        apart = apart.filter(pc.is_finite(apart))
+    largest = pc.max(apart).as_py()
+    return float(largest) if largest else None
 
 
 def _summed(parts: Sequence[pa.Table]) -> pa.Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from decimal import Decimal
@@ -140,10 +141,12 @@ def test_few_parts_are_kept_however_many_records_differ(following: ShadowCompari
 
 @given(st.data())
 def test_pairs_with_the_same_key_are_compared_by_column(data: st.DataObject) -> None:
-    values = st.one_of(st.none(), st.integers(-5, 5), st.just(2**62))
+    kind, unit = data.draw(st.sampled_from([(pa.int64(), 1), (pa.decimal128(38, 2), Decimal("0.01"))]))
+    # the largest two differ, but not as float64
+    values = st.one_of(st.none(), st.sampled_from([-2, 3, 2**62, 2**62 + 1]).map(lambda number: number * unit))
     row = st.tuples(st.integers(0, 6), values, st.sampled_from(["", "a", None]))
     sides = [data.draw(st.lists(row, max_size=8)) for _ in range(2)]
-    schema = pa.schema({"k": pa.int64(), "v": pa.int64(), "s": pa.string()})
+    schema = pa.schema({"k": pa.int64(), "v": kind, "s": pa.string()})
     tables = [pa.Table.from_pylist([dict(zip("kvs", one, strict=True)) for one in side], schema) for side in sides]
     rows = row_diff(*([*filter(len, table.to_batches())] for table in tables))
     pairs, columns = shadow_report._by_column(shadow_report._NONE if rows is None else rows, ["k"])
@@ -162,5 +165,28 @@ def test_pairs_with_the_same_key_are_compared_by_column(data: st.DataObject) -> 
 
 
 def test_the_largest_difference_of_a_column_is_a_finite_number() -> None:
-    odd = {"k": [1, 1, 2, 2], "f": [float("nan"), 1.0, 2.0, 2.5], "d": [Decimal("1.25"), None] * 2, NET: [1, -1, 1, -1]}
-    assert shadow_report._by_column(pa.table(odd), ["k"]) == (2, (("f", 2, 0.5), ("d", 2, None)))
+    odd = {
+        "k": [1, 1, 2, 2], "f": [float("nan"), 1.0, 2.0, 2.5], "zero": [float("nan"), 1.0, -0.0, 0.0],
+        "u": pa.array([2**64 - 1, 0, 0, 1], pa.uint64()), "d": [Decimal("1.25"), None] * 2, NET: [1, -1, 1, -1],
+    }  # fmt: skip
+    wanted = (("f", 2, 0.5), ("zero", 2, None), ("u", 2, float(2**64 - 1)), ("d", 2, None))
+    assert shadow_report._by_column(pa.table(odd), ["k"]) == (2, wanted)
+
+
+def test_epochs_are_applied_while_a_difference_is_computed(
+    following: ShadowComparison, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply(following, 1, {"q": [1]})
+    texts = shadow_report._texts
+
+    def slowly(rows: pa.Table) -> pa.Array:
+        monkeypatch.setattr(shadow_report, "_texts", texts)
+        epoch = threading.Thread(target=apply, args=(following, 2, {"q": [2]}), daemon=True)
+        epoch.start()
+        epoch.join(10)
+        assert not epoch.is_alive(), "the epoch waits"
+        return texts(rows)
+
+    monkeypatch.setattr(shadow_report, "_texts", slowly)
+    assert following.difference()[:3] == (1, 0, ['{"v":1}'])
+    assert following.difference()[:3] == (2, 0, ['{"v":1}', '{"v":2}'])

@@ -46,6 +46,8 @@ def first_window(
     if from_us is None or not isinstance(query, Query):
         return None
     if not isinstance(query.window, Sliced):
+        if closed_us is not None:
+            from_us = max(from_us, closed_us + 1)  # rows of the step up to the watermark were processed before
         return None if query.updating else _first_of_step(query, from_us, streams)
     if query.window == RUNNING or query.updating or has_complete_column(query):
         return None

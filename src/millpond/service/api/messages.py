@@ -329,7 +329,7 @@ class ColumnDiffers(msgspec.Struct, frozen=True):
     """A column in which a query and its shadow differ.
 
     `rows`: the number of pairs of rows with the same window and key whose values differ. `largest`: the largest
-    difference of two numbers; None: the column has no numbers, or one of each two is NULL or not finite.
+    difference of two numbers; None: the column has no numbers, or no two have a finite difference but 0.
     """
 
     column: str

@@ -33,6 +33,17 @@ def test_a_rank_in_windows_begins_with_the_first_window_whose_bound_is_late_enou
     assert found == FirstWindow(hour * HOUR, (hour + 1) * HOUR, (hour + 1) * HOUR + MINUTE)
 
 
+@pytest.mark.parametrize(
+    ("time", "closed_us", "hour"),
+    [("w.time", 3 * HOUR - 2, 2), ("w.time", 3 * HOUR - 1, 3), ("w.end", 3 * HOUR, 3), ("w.start", 2 * HOUR, 3)],
+)
+def test_windows_up_to_the_watermark_of_the_last_step_are_left_out(time: str, closed_us: int, hour: int) -> None:
+    top = replace(TOP, event_time=time)
+    found = first_window(top, HOUR, closed_us, [STREAM])
+    assert found == first_window(top, closed_us + 1, None, [STREAM]) and found.start_us == hour * HOUR
+    assert first_window(top, 5 * HOUR, closed_us, [STREAM]) == first_window(top, 5 * HOUR, None, [STREAM])
+
+
 def test_without_a_step_of_windows_there_is_none() -> None:
     assert first_window(TOP, HOUR) is None and first_window(TOP, None, None, [STREAM]) is None
     assert first_window(replace(TOP, event_time="n"), HOUR, None, [STREAM]) is None
