@@ -148,7 +148,8 @@ def test_rows_are_mapped_moved_and_collected_whether_our_class_can_be_loaded_or_
 def test_generated_rows_of_any_columns_pass_two_stages_of_workers(spark: SparkSession) -> None:
     types = (
         "a BIGINT, b TINYINT, c DECIMAL(2, 2), d STRING, e BINARY, f BOOLEAN, g TIMESTAMP, h DATE, i ARRAY<DOUBLE>,"
-        " j MAP<STRING, INT>, k STRUCT<x: STRUCT<y: STRING>, z: TIMESTAMP_NTZ>, l INTERVAL DAY TO SECOND, m VARIANT"
+        " j MAP<STRING, INT>, k STRUCT<x: STRUCT<y: STRING>, z: TIMESTAMP_NTZ>, l INTERVAL DAY TO SECOND, m VARIANT,"
+        " n MAP<DATE, INT>, o MAP<DECIMAL(2, 2), DATE>, p ARRAY<MAP<TIMESTAMP_NTZ, INT>>, q MAP<STRUCT<x: DATE>, DATE>"
     )
     columns = StructType.fromDDL(types)
     assert isinstance(columns, StructType)

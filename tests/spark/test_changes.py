@@ -661,6 +661,8 @@ def test_a_pond_that_waits_for_input_continues_when_it_is_opened_again(
         assert pond.await_ready(120)
         pond.stop()
         assert pond.await_termination(60)
+        assert pond._lifetime.opened is not None
+        assert not pond._lifetime.opened.driver.await_ready(0.0), "the next run has not begun"
     assert len(warmed) == 1, "nothing was read"
 
 

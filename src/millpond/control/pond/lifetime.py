@@ -448,7 +448,8 @@ class BackgroundRun:
     def await_ready(self, timeout: float | None = None) -> bool:
         """Wait until a run in the background reads new records at once; returns False after `timeout` seconds.
 
-        It has then read all input that existed at its start, up to the limit of an epoch, and Spark's workers are warm.
+        Its first batch has then ended and, if that was empty, generated rows have passed two Python workers of Spark.
+        More old input than one batch reads is still to be read.
 
         Raises:
             MillpondError: the run failed, or nothing runs; with the error that `run` would raise.

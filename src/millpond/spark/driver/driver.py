@@ -73,7 +73,7 @@ from millpond.spark.sources.text_parsing_choice import TextParsing
 from millpond.spark.sources.value_schemas import fetch_missing_schema
 
 _WARM_UP_SECONDS = 10.0
-"""How long the end of a run waits for the warm-up of Spark."""
+"""How long a run that was stopped waits for the end of the warm-up of Spark."""
 
 _COMPACTION = "spark.sql.streaming.fileSource.log.compactInterval"
 
@@ -145,7 +145,6 @@ class Driver:
         self._changes.runs(True)
         self._advisers.idle.begin(lap_us())
         self._once = once
-        self._batch_ended.clear()
         try:
             query: StreamingQuery | None = self._begun(reading)
             while query is not None and self._awaited(query):
@@ -160,9 +159,10 @@ class Driver:
         finally:
             stopped = self._life.finish()
             self._succession.end()
-            self._warm_up.wait(_WARM_UP_SECONDS)
+            self._batch_ended.clear()  # here, so that the next run is not ready before it begins
         self._changes.runs(False)
         self.make_changes()
+        self._warm_up.stop(_WARM_UP_SECONDS)
         return not stopped
 
     def _begun(self, reading: Callable[[Mapping[str, int]], Reading]) -> StreamingQuery:
@@ -203,7 +203,7 @@ class Driver:
         return self._succession.has_taken_over or not self._life.stop_requested
 
     def await_ready(self, timeout: float) -> bool:
-        """Wait until the run has ended its first batch, and Spark is warm; False: `timeout` seconds were not enough."""
+        """Wait until the first batch and the warm-up of Spark have ended; False: `timeout` seconds were not enough."""
         return self._batch_ended.wait(timeout) and self._warm_up.wait(timeout)
 
     def stop(self) -> None:

@@ -7,6 +7,7 @@ Python workers start and import. The rows have the columns that epochs read, so 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -36,6 +37,9 @@ ROWS = 60_000
 """The number of generated rows: enough for Java's optimising compiler to compile the loops over rows."""
 
 _TASKS = 2
+_LOOK_SECONDS = 0.1
+_JOBS = "millpond-warm-up"
+_FAILURES = (PySparkException, Py4JError, ConnectionError)
 _COUNTS = StructType([StructField("task", IntegerType()), StructField("rows", BinaryType())])
 _TOTALS = StructType([StructField("rows", BinaryType())])
 
@@ -48,14 +52,15 @@ class WarmUp:
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
+        self._spark: SparkSession | None = None
 
     def begin(self, frame: DataFrame) -> None:
         """Begin with the columns of a frame, unless this application has been warmed up before."""
-        application = str(frame.sparkSession.sparkContext.applicationId)
+        application = _application(frame.sparkSession)
         if application not in _warm:
             _warm.add(application)
-            work = (frame.sparkSession, frame.schema)
-            self._thread = threading.Thread(target=_warm_up, args=work, name="millpond-warm-up", daemon=True)
+            self._spark, work = frame.sparkSession, (frame.sparkSession, frame.schema)
+            self._thread = threading.Thread(target=_warm_up, args=work, name=_JOBS, daemon=True)
             self._thread.start()
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -64,9 +69,23 @@ class WarmUp:
             self._thread.join(timeout)
         return self._thread is None or not self._thread.is_alive()
 
+    def stop(self, timeout: float) -> None:
+        """Cancel its job, and wait until it has ended, at most `timeout` seconds; the next run begins it again."""
+        deadline = time.monotonic() + timeout
+        with suppress(*_FAILURES):
+            while self._spark is not None and not self.wait(0.0) and time.monotonic() < deadline:
+                _warm.discard(_application(self._spark))
+                self._spark.sparkContext.cancelJobGroup(_JOBS)  # again, as a job may start after it
+                self.wait(_LOOK_SECONDS)
+
+
+def _application(spark: SparkSession) -> str:
+    return str(spark.sparkContext.applicationId)
+
 
 def _warm_up(spark: SparkSession, columns: StructType) -> None:
-    with suppress(PySparkException, Py4JError, ConnectionError):  # it is only for speed; an epoch reports the failure
+    with suppress(*_FAILURES):  # it is only for speed; an epoch reports the failure
+        spark.sparkContext.setJobGroup(_JOBS, "Warm-up of Spark")  # of this thread only
         pass_generated_rows(spark, columns)
 
 
@@ -85,7 +104,8 @@ def _generated(kind: DataType) -> Column:
     if isinstance(kind, ArrayType):
         return F.array(_generated(kind.elementType))
     if isinstance(kind, MapType):
-        return F.create_map(_generated(kind.keyType), _generated(kind.valueType))
+        key = _generated(kind.keyType)
+        return F.when(key.isNotNull(), F.create_map(key, _generated(kind.valueType)))  # Spark refuses NULL as a key
     if isinstance(kind, BinaryType):
         return F.repeat(F.lit("x"), 200).cast(kind)
     if isinstance(kind, BooleanType):
