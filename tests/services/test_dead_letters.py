@@ -16,11 +16,14 @@ from typer.testing import CliRunner
 from kit.servers.kafka_server import KafkaServer
 from millpond.cli import app
 from millpond.connections import VARIABLE
+from millpond.control.diagnose import dead_letters
 from millpond.control.diagnose.dead_letters import replay
 from millpond.errors import ForeignPondError, RequestError
 from millpond.followers.sinks.folder import MARKER_NAME, Marker
-from millpond.runtime.packets.row_batches import dead_letters_of
+from millpond.followers.sinks.kafka_publisher import Publisher
+from millpond.runtime.packets.row_batches import dead_letters_of, timeless_reason
 
+REASONS = {None: "the record has no value", b"0": timeless_reason("ts", "timestamp_millis(ms)")}
 TIME = datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc)
 
 
@@ -29,7 +32,7 @@ def write(folder: Path, n: int, topic: str, values: list[bytes | None]) -> None:
     (folder / MARKER_NAME).write_bytes(msgspec.json.encode(Marker("p", dead_letters_of("tx"), "parquet")))
     rows = [
         {"topic": topic, "partition": 1, "offset": n * 10 + at, "timestamp": TIME, "key": b"k", "value": value,
-         "reason": "the record has no value" if value is None else "the value does not parse"}
+         "reason": REASONS.get(value, "the value does not parse")}
         for at, value in enumerate(values)
     ]  # fmt: skip
     pq.write_table(pa.Table.from_pylist(rows), folder / f"part-{n:020d}.parquet")
@@ -61,13 +64,13 @@ def test_they_are_sent_again_once(kafka_server: KafkaServer, tmp_path: Path, mon
     assert CliRunner().invoke(app, ["dlq", "replay", str(folder)]).output == (
         "A record that still does not parse comes back as a new dead letter.\n2 sent.\n"
     )
-    assert replay(folder, "test", None) == 0
+    assert replay(folder, "test", None).sent == 0
     write(folder, 12, topic, [b"\xff"])
-    assert replay(folder, None, None) == 1
+    assert replay(folder, None, None).sent == 1
     found = kafka_server.read(topic)
     assert [(m.partition, m.key, m.value) for m in found] == [(1, b"k", b"{"), (1, b"k", None), (1, b"k", b"\xff")]
     assert found[0].headers == {"millpond-replay": f"{topic}-1@30".encode()}
-    assert replay(folder, None, f"{topic}-other") == 3
+    assert replay(folder, None, f"{topic}-other").sent == 3
     assert len(kafka_server.read(f"{topic}-other")) == 3
 
 
@@ -78,6 +81,7 @@ def test_letters_of_one_reason_are_sent_once_and_a_dry_run_sends_nothing(
     path.write_text(json.dumps({"test": {"servers": kafka_server.servers}}))
     monkeypatch.setenv(VARIABLE, str(path))
     kafka_server.create(topic, 2)
+    kafka_server.create(f"{topic}-other")
     write(folder, 3, topic, [b"{", None])
     write(folder, 12, topic, [b"["])
 
@@ -98,3 +102,30 @@ def test_letters_of_one_reason_are_sent_once_and_a_dry_run_sends_nothing(
     assert printed() == ["1 sent."]
     assert printed("--reason", "parse") == printed() == ["0 sent."]
     assert sorted(m.value or b"" for m in kafka_server.read(topic)) == [b"", b"", b"[", b"]", b"{"]
+
+    # a replay of all that runs while one by reasons connects sends its letters
+    write(folder, 15, topic, [None, b"~"])
+    connect, names = dead_letters._Replays.connect, []
+
+    def interrupted(self: dead_letters._Replays, publisher: Publisher) -> int:
+        names.append(publisher.name)
+        if len(names) == 3:
+            monkeypatch.undo()
+            monkeypatch.setenv(VARIABLE, str(path))
+            assert replay(folder, None, None).sent == 2
+        return connect(self, publisher)
+
+    monkeypatch.setattr(dead_letters._Replays, "connect", interrupted)
+    assert printed("--reason", "the") == ["0 sent."]
+    assert len(names) == 3
+    assert sorted(m.value or b"" for m in kafka_server.read(topic)[5:]) == [b"", b"~"]
+
+    # events without a time are sent only if their reason or another topic is given
+    write(folder, 16, topic, [b"0", b"}"])
+    left_out = dead_letters.left_out_line(1)
+    for given in ([], ["--to", topic]):
+        assert printed("--dry-run", *given)[-2:] == ["1 would be sent.", left_out]
+    assert printed() == ["1 sent.", left_out] and printed() == ["0 sent.", left_out]
+    assert replay(folder, None, f"{topic}-other") == (9, 0)
+    assert printed("--reason", "not compute") == ["1 sent."] and printed() == ["0 sent."]
+    assert [m.value for m in kafka_server.read(topic)[7:]] == [b"}", b"0"]

@@ -25,7 +25,8 @@ from millpond.log.cursor import Cursor
 from millpond.log.locations.address import Address, address_of
 from millpond.log.port import numbered_name
 from millpond.model.spec import PondSpec
-from millpond.runtime.packets.row_batches import dead_letters_of
+from millpond.plan.explain.amounts import count_of
+from millpond.runtime.packets.row_batches import dead_letters_of, is_timeless
 from millpond.version import install
 
 if TYPE_CHECKING:
@@ -115,10 +116,14 @@ class StreamLetters(NamedTuple):
     kinds: tuple[Kind, ...]
     newest: tuple[str, ...]
 
-    @property
-    def letters(self) -> int:
-        """The number of dead letters."""
-        return sum(kind.letters for kind in self.kinds)
+    def price(self) -> str:
+        """What a replay of the stream would send and leave out, at most."""
+        sent = [kind for kind in self.kinds if not is_timeless(kind.reason)]
+        left_out = sum(kind.letters for kind in self.kinds if is_timeless(kind.reason))
+        kinds = "; ".join(f"{kind.letters} to {kind.topic}: {kind.reason}" for kind in sent)
+        price = f"sends {count_of(sum(kind.letters for kind in sent), 'dead letter')} again"
+        price += f", except what was sent before ({kinds})" if sent else ""
+        return f"{price}. {left_out_line(left_out)}" if left_out else price
 
     def check(self) -> None:
         """Check that requests over the network may send them again.
@@ -192,11 +197,23 @@ class Unsent(NamedTuple):
     letters: int
 
 
-def replay(folder: Path, connection: str | None, topic: str | None, reason: str | None = None) -> int:
-    """Send the dead letters that were not sent before to their original topics, or to `topic`; returns their number.
+class Replayed(NamedTuple):
+    """The number of dead letters that a replay sent, and of those that it left out.
+
+    Events whose time does not compute are left out of a replay to their own topic, unless their reason is given:
+    queries that do not use this time have processed them already.
+    """
+
+    sent: int
+    left_out: int
+
+
+def replay(folder: Path, connection: str | None, topic: str | None, reason: str | None = None) -> Replayed:
+    """Send the dead letters that were not sent before to their original topics, or to `topic`.
 
     The dead letters of one record of the log are sent in one transaction, so a crash repeats nothing. `reason`: send
-    only letters whose reason contains this text; a later replay of all leaves them out.
+    only letters whose reason contains this text; a later replay of all leaves them out. If not all are sent, there is
+    one transaction per reason.
 
     Raises:
         SetupError: the library for Kafka is missing, or the connection does not exist.
@@ -204,35 +221,49 @@ def replay(folder: Path, connection: str | None, topic: str | None, reason: str 
         RequestError: no letter has this reason.
     """
     replays = _Replays(folder, connection, topic)
-    reasons = replays.reasons(reason)
+    reasons, left_out = replays.reasons(reason)
+    skipped = sum(kind.letters for kind in replays.unsent(left_out))
     if not reasons:
-        return 0
+        return Replayed(0, skipped)
     every = replays.publisher(None)
-    floor = replays.connect(every)
-    if reason is None:  # replays of single reasons that are still running are fenced, too
+    singles = {one: replays.publisher(one) for one in reasons}
+    if reason is None and not left_out:
+        floor = replays.connect(every)
         floors = {}
-        for one in reasons:
-            floors[one] = max(floor, replays.connect(single := replays.publisher(one)))
+        for one, single in singles.items():  # replays of single reasons that are still running are fenced, too
+            floors[one] = max(floor, replays.connect(single))
             single.close()
-        return replays.send(every, floors)
+        return Replayed(replays.send(every, floors), 0)
+    # All publishers of single reasons are connected before that of all letters. So a replay of all that begins later
+    # fences each of them, and the floor contains what an earlier one sent.
+    floors = {one: replays.connect(single) for one, single in singles.items()}
+    floor = replays.connect(every)
     every.close()
-    return sum(
-        replays.send(single := replays.publisher(one), {one: max(floor, replays.connect(single))}) for one in reasons
-    )
+    sent = sum(replays.send(single, {one: max(floor, floors[one])}) for one, single in singles.items())
+    return Replayed(sent, skipped)
 
 
-def unsent(folder: Path, connection: str | None, topic: str | None, reason: str | None = None) -> list[Unsent]:
-    """What `replay` would send, the most frequent first; nothing is sent, and no running replay is disturbed.
+def unsent(
+    folder: Path, connection: str | None, topic: str | None, reason: str | None = None
+) -> tuple[list[Unsent], int]:
+    """What `replay` would send, the most frequent first, and the number of letters that it would leave out.
+
+    Nothing is sent, and no running replay is disturbed.
 
     Raises: as `replay`.
     """
     replays = _Replays(folder, connection, topic)
-    reasons = replays.reasons(reason)
-    floor = replays.floor(replays.publisher(None).reached()) if reasons else -1
-    floors = {one: max(floor, replays.floor(replays.publisher(one).reached())) for one in reasons}
-    rows = (row for _, _, rows in replays.pending(floors) for row in rows)
-    found = Counter((topic or row["topic"], row["reason"]) for row in rows)
-    return [Unsent(*kind, letters) for kind, letters in found.most_common()]
+    reasons, left_out = replays.reasons(reason)
+    return replays.unsent(reasons), sum(kind.letters for kind in replays.unsent(left_out))
+
+
+def left_out_line(letters: int) -> str:
+    """Says why a replay leaves dead letters out, and how they can be sent."""
+    return (
+        f"{letters} left out: their event time does not compute. Queries that do not use this time have processed "
+        "these events, and would emit their rows twice. `millpond dlq replay` sends them with --reason "
+        "'does not compute', or with --to to another topic."
+    )
 
 
 class _Replays:
@@ -247,13 +278,26 @@ class _Replays:
         self._letters, self._connection, self._topic = LetterFolder.of(folder), connection, topic
         self._parts = [*self._letters.parts()]
 
-    def reasons(self, wanted: str | None) -> list[str]:
-        """The reasons of the letters that contain a text."""
+    def reasons(self, wanted: str | None) -> tuple[list[str], list[str]]:
+        """The reasons that contain a text; without a text, those that are sent and those that are left out."""
         known = sorted({reason for _, table in self._parts for reason in table["reason"].unique().to_pylist()})
         found = [reason for reason in known if wanted is None or wanted.lower() in reason.lower()]
         if known and not found:
             raise RequestError(f"No dead letter has a reason with {wanted!r}.", f"The reasons are: {'; '.join(known)}.")
-        return found
+        elsewhere = self._topic is not None and all(
+            self._topic not in table["topic"].unique().to_pylist() for _, table in self._parts
+        )
+        if wanted is not None or elsewhere:
+            return found, []
+        return [one for one in found if not is_timeless(one)], [one for one in found if is_timeless(one)]
+
+    def unsent(self, reasons: Sequence[str]) -> list[Unsent]:
+        """The letters with these reasons that were not sent, the most frequent first; no publisher is fenced."""
+        floor = self.floor(self.publisher(None).reached()) if reasons else -1
+        floors = {one: max(floor, self.floor(self.publisher(one).reached())) for one in reasons}
+        rows = (row for _, _, rows in self.pending(floors) for row in rows)
+        found = Counter((self._topic or row["topic"], row["reason"]) for row in rows)
+        return [Unsent(*kind, letters) for kind, letters in found.most_common()]
 
     def publisher(self, reason: str | None) -> Publisher:
         """The publisher of all letters, or of those with one reason; its name does not depend on the other letters."""

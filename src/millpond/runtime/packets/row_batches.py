@@ -56,6 +56,24 @@ def dead_letters_of(stream: str) -> str:
     return f"dead letters of {stream}"
 
 
+_TIMELESS = "the event time {}, {}, does not compute"
+
+
+def timeless_reason(column: str, sql: str) -> str:
+    """The reason of a dead letter whose record parses, but whose event time, computed by `sql`, is NULL or raises."""
+    return _TIMELESS.format(column, sql)
+
+
+def is_timeless(reason: str) -> bool:
+    """Whether this is a `timeless_reason`.
+
+    >>> is_timeless(timeless_reason("ts", "timestamp_millis(ms)")), is_timeless("the value does not parse")
+    (True, False)
+    """
+    start, *_, end = _TIMELESS.split("{}")
+    return reason.startswith(start) and reason.endswith(end)
+
+
 def row_column(batch: pa.RecordBatch, name: str) -> pa.Array:
     """A column of rows by name; `<window>.start`, `.end` and `.time` name the bounds of a window column.
 

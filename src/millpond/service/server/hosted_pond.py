@@ -17,7 +17,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from millpond.connections import offered, offered_target
-from millpond.control.diagnose.dead_letters import StreamLetters, replay, stream_letters
+from millpond.control.diagnose.dead_letters import StreamLetters, left_out_line, replay, stream_letters
 from millpond.control.pond.pond import Pond
 from millpond.control.pond.report import QUERY
 from millpond.control.wiring.pond_reader import key_columns, served_query
@@ -189,11 +189,11 @@ class HostedPond:
             raise RequestError(f"The stream {stream[:80]!r} keeps no dead letters.", "Choose one with 'dead.path'.")
         one.check()
         if dry_run:
-            kinds = "; ".join(f"{kind.letters} to {kind.topic}: {kind.reason}" for kind in one.kinds)
-            return Priced(f"sends {count_of(one.letters, 'dead letter')} again, except what was sent before ({kinds})")
-        sent = replay(one.folder, one.connection, None)
-        _log.info("dead letters of %s were sent again for %s: %d", stream, who, sent)
-        return Changed("replay", stream, what=f"{count_of(sent, 'dead letter')} sent")
+            return Priced(one.price())
+        sent, left_out = replay(one.folder, one.connection, None)
+        _log.info("dead letters of %s were sent again for %s: %d; left out: %d", stream, who, sent, left_out)
+        what = f"{count_of(sent, 'dead letter')} sent"
+        return Changed("replay", stream, what=f"{what}. {left_out_line(left_out)}" if left_out else what)
 
     def lookup(self, name: str, key: Sequence[str]) -> Found:
         """The latest row of a served query for a key, whose values are given as text."""

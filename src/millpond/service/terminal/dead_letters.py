@@ -51,15 +51,21 @@ def replay_dead_letters(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be sent.")] = False,
 ) -> None:
-    """Send the records of dead letters to Kafka again, each exactly once."""
-    from millpond.control.diagnose.dead_letters import replay, unsent
+    """Send the records of dead letters to Kafka again, each exactly once.
+
+    Events whose time does not compute are sent only with --reason, or with --to to another topic.
+    """
+    from millpond.control.diagnose.dead_letters import left_out_line, replay, unsent
 
     if not to:
         typer.echo("A record that still does not parse comes back as a new dead letter.")
     if dry_run:
-        found = unsent(folder, connection, to, reason)
+        found, left_out = unsent(folder, connection, to, reason)
         for kind in found:
             typer.echo(f"{kind.letters:>8}  to {kind.topic}  {kind.reason}")
         typer.echo(f"{sum(kind.letters for kind in found)} would be sent.")
     else:
-        typer.echo(f"{replay(folder, connection, to, reason)} sent.")
+        sent, left_out = replay(folder, connection, to, reason)
+        typer.echo(f"{sent} sent.")
+    if left_out:
+        typer.echo(left_out_line(left_out))

@@ -17,7 +17,7 @@ from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.log.protocol import TICK
 from millpond.model.stream import DROP, Stream
 from millpond.reconfigure.late_functions import owner_in
-from millpond.runtime.packets.row_batches import dead_letters_of
+from millpond.runtime.packets.row_batches import dead_letters_of, timeless_reason
 from millpond.runtime.task.column_layout import (
     DEAD,
     LETTER_COLUMN,
@@ -320,7 +320,7 @@ class _Base:
         own = {column.name for column in branch.base.columns}
         if not {str(column.name()) for column in references(branch.columns[branch.time])} <= own:
             return None  # the time may be NULL because a join has no partner, or an array no elements
-        reason = f"the event time {branch.time}, {time_sql(branch, branch.time)}, does not compute"
+        reason = timeless_reason(branch.time, time_sql(branch, branch.time))
         record = self._catalyst.column(self._attributes[RECORD]).withField("reason", F.lit(reason))
         missing = self._catalyst.column(values[branch.time]).isNull()
         return F.when(missing if self._dead is None else missing & self._dead.isNull(), record)

@@ -122,7 +122,7 @@ def test_dead_letters_are_sent_again_only_to_topics_that_the_operator_offers(
     ChangingPond(tmp_path, [stream], [counting("one", "SELECT 1")], 1, 4)
     supervisor: Any = SimpleNamespace(leading=lambda: None)
     hosted = HostedPond(supervisor, LogReader(tmp_path), Gauges, Places(tmp_path))
-    assert [(one.stream, one.letters) for one in hosted.dead_letters()] == [("tx", 0)]
+    assert [(one.stream, one.kinds) for one in hosted.dead_letters()] == [("tx", ())]
     folder.mkdir()
     (folder / MARKER_NAME).write_bytes(msgspec.json.encode(Marker("local", dead_letters_of("tx"), "parquet")))
     letter = {"topic": "t", "partition": 1, "offset": 7, "timestamp": 0, "key": b"k", "value": b"{", "reason": "bad"}
