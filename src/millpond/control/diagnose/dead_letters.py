@@ -25,7 +25,6 @@ from millpond.log.cursor import Cursor
 from millpond.log.locations.address import Address, address_of
 from millpond.log.port import numbered_name
 from millpond.model.spec import PondSpec
-from millpond.plan.explain.amounts import count_of
 from millpond.runtime.packets.row_batches import dead_letters_of, is_timeless
 from millpond.version import install
 
@@ -115,15 +114,6 @@ class StreamLetters(NamedTuple):
     connection: str | None
     kinds: tuple[Kind, ...]
     newest: tuple[str, ...]
-
-    def price(self) -> str:
-        """What a replay of the stream would send and leave out, at most."""
-        sent = [kind for kind in self.kinds if not is_timeless(kind.reason)]
-        left_out = sum(kind.letters for kind in self.kinds if is_timeless(kind.reason))
-        kinds = "; ".join(f"{kind.letters} to {kind.topic}: {kind.reason}" for kind in sent)
-        price = f"sends {count_of(sum(kind.letters for kind in sent), 'dead letter')} again"
-        price += f", except what was sent before ({kinds})" if sent else ""
-        return f"{price}. {left_out_line(left_out)}" if left_out else price
 
     def check(self) -> None:
         """Check that requests over the network may send them again.

@@ -17,7 +17,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from millpond.connections import offered, offered_target
-from millpond.control.diagnose.dead_letters import StreamLetters, left_out_line, replay, stream_letters
+from millpond.control.diagnose.dead_letters import StreamLetters, left_out_line, replay, stream_letters, unsent
 from millpond.control.pond.pond import Pond
 from millpond.control.pond.report import QUERY
 from millpond.control.wiring.pond_reader import key_columns, served_query
@@ -189,7 +189,11 @@ class HostedPond:
             raise RequestError(f"The stream {stream[:80]!r} keeps no dead letters.", "Choose one with 'dead.path'.")
         one.check()
         if dry_run:
-            return Priced(one.price())
+            found, left_out = unsent(one.folder, one.connection, None)
+            kinds = "; ".join(f"{kind.letters} to {kind.topic}: {kind.reason}" for kind in found)
+            price = f"sends {count_of(sum(kind.letters for kind in found), 'dead letter')} again"
+            price += f" ({kinds})" if found else ""
+            return Priced(f"{price}. {left_out_line(left_out)}" if left_out else price)
         sent, left_out = replay(one.folder, one.connection, None)
         _log.info("dead letters of %s were sent again for %s: %d; left out: %d", stream, who, sent, left_out)
         what = f"{count_of(sent, 'dead letter')} sent"
