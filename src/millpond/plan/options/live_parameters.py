@@ -96,8 +96,8 @@ def another_value(
     raise ChangeRefused(
         f"The parameter {name} would be of type {made.type}, not of type {current.type}; it is used by "
         f"{', '.join(readers[:_NAMED])}{more}.",
-        f"Give a value of type {current.type}, drop what uses it first, or use a parameter of another name, whose type "
-        "`DECLARE VARIABLE name DOUBLE DEFAULT …` or its first value, such as 0.5, says.",
+        f"Give a value of type {current.type}, or drop what uses it first. A parameter of another name can have "
+        f"type {made.type}: `DECLARE VARIABLE name {made.type.upper()} DEFAULT …`.",
     )
 
 

@@ -48,7 +48,10 @@ def test_one_use_as_a_whole_number_keeps_the_type(other: Selection) -> None:
     assert as_double("another", [fraud, other])
     with pytest.raises(ChangeRefused, match="of type double, not of type bigint; it is used by n") as error:
         another_value("limit", 250.5, constant_of("limit", 200), ["n"], False)
-    assert "DECLARE VARIABLE" in error.value.cure
+    assert "`DECLARE VARIABLE name DOUBLE DEFAULT …`" in error.value.cure
+    with pytest.raises(ChangeRefused, match="of type string, not of type double") as error:
+        another_value("limit", "abc", constant_of("limit", 700.5), ["n"], False)
+    assert "`DECLARE VARIABLE name STRING DEFAULT …`" in error.value.cure
 
 
 def test_a_text_is_never_taken_for_a_number() -> None:
