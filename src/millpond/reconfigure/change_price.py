@@ -17,6 +17,7 @@ from millpond.plan.upstream.steps import with_inner
 from millpond.reconfigure.apply import arranged, is_read, orphaned
 from millpond.reconfigure.catalog import applied
 from millpond.reconfigure.changes import Add, Alter, Change, Shadow
+from millpond.reconfigure.hand_over import hand_over_text
 from millpond.reconfigure.inner_reports import labels, relabelled
 from millpond.reconfigure.placement_changes import Moved, moved_by
 from millpond.reconfigure.validate import KnownPond
@@ -59,7 +60,8 @@ class Price(NamedTuple):
     first epoch reads again. `source`: what a backfill reads again from the source, before the change is recorded.
     `first`: the first complete window, if windows have a fixed size and their rows are emitted when they close.
     `shards`: the shards that keep rows afterwards, if the change names them; `slots`: what moves between them.
-    `adds`: what an added query shares with the others and adds to them, in lines, step by step.
+    `adds`: what an added query shares with the others and adds to them, in lines, step by step. `hand_over`: see
+    `hand_over_text`.
     """
 
     cost: str
@@ -74,6 +76,7 @@ class Price(NamedTuple):
     shards: tuple[str, ...] = ()
     slots: Moved = Moved()
     adds: str = ""
+    hand_over: str = ""
 
 
 def price_of(pond: KnownPond, change: Change, setting: Setting) -> Price:
@@ -123,4 +126,7 @@ def _price_of(pond: KnownPond, change: Change, setting: Setting) -> Price:
     covered = newest is not None and (since if first is None else first.start_us) <= newest
     cost = COMPLETE_AT_ONCE if covered else COMPLETE_LATER
     recalled = 0 if again else recalled_bytes(after.plan, after.recalled, pond.manifest)
-    return Price(cost, since, rereads, freed, effective_n=effective_n, recalled=recalled, first=first)
+    return Price(
+        cost, since, rereads, freed, effective_n=effective_n, recalled=recalled, first=first,
+        hand_over=hand_over_text(change),
+    )  # fmt: skip

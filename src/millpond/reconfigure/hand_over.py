@@ -7,17 +7,29 @@ has emitted already.
 
 from __future__ import annotations
 
+from millpond.clock import utc
 from millpond.log.manifest import Manifest
 from millpond.model.query import Query
 from millpond.model.spec import PondSpec
 from millpond.model.windows import Session, Sliced
 from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.backward_coverage import mark_of, open_from
+from millpond.reconfigure.changes import Alter, Change
 
 
 def can_hand_over(old: Query, new: Query) -> bool:
     """Whether each window of both versions is known by its start: windows that count events are not."""
     return all(isinstance(query.window, Sliced | Session) for query in (old, new))
+
+
+def hand_over_text(change: Change) -> str:
+    """Which version emits which windows after an `alter`, as a clause; "": the new version emits all later rows."""
+    if not isinstance(change, Alter) or not isinstance(change.until_us, int):
+        return ""
+    query = change.stored.query
+    shared = isinstance(query, Query) and isinstance(query.window, Session)
+    more = ", and until they have closed, an event can be in a window of each version" if shared else ""
+    return f"windows that start before {utc(change.until_us)} are emitted as before the change{more}"
 
 
 def handed_over_at(spec: PondSpec, manifest: Manifest, old: Query, new: Query, since_us: int | None) -> int | None:

@@ -179,9 +179,7 @@ def alter(
         return Alter(StoredQuery.of(query), fresh, since, who=who)
     steps_us = steps_begin(pond.spec, pond.manifest, query, fresh, time_sources, pond.now_us)
     since = _handed_over(pond, old, query, since)
-    ended = since is msgspec.UNSET or has_closed_all(pond.spec, pond.manifest, old, since)
-    until = msgspec.UNSET if ended else since
-    return Alter(StoredQuery.of(query), fresh, since, until, who, steps_us=steps_us)
+    return Alter(StoredQuery.of(query), fresh, since, since, who, steps_us=steps_us)
 
 
 def param(pond: KnownPond, name: str, value: Constant, who: str = "") -> SetParameter:

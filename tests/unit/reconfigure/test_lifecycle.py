@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from kit.inputs.cases import SECOND, STREAM, aggregate_of
 from kit.judges.answers import table_of
 from kit.simulator.changing_pond import ChangingPond
+from millpond.clock import utc
 from millpond.errors import ChangeRefused, CorruptError
 from millpond.log.manifest import Fed, Manifest
 from millpond.model.change_history import ALWAYS, StoredQuery
@@ -22,7 +23,7 @@ from millpond.model.selection import Selection
 from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.model.stream import Derivation
 from millpond.model.types import WINDOW
-from millpond.model.windows import Counted, Sliding
+from millpond.model.windows import Counted, Session, Sliding, Window
 from millpond.plan.upstream.parameter_feeds import feeds_of
 from millpond.plan.upstream.rows_as_stream import chained_stream
 from millpond.reconfigure import validate
@@ -42,6 +43,7 @@ from millpond.reconfigure.changes import (
     change_text,
     kind_name,
 )
+from millpond.reconfigure.hand_over import hand_over_text
 from millpond.reconfigure.lifecycle import MOVES, check_compared, current, query_of, state_of
 from millpond.reconfigure.validate import KnownPond
 from millpond.runtime.inputs.parameter_feeds import fed_values
@@ -192,6 +194,23 @@ def test_a_query_stays_whole_from_where_it_was_when_its_early_version_has_ended(
     again = applied(applied(ended, 3, Drop("count")), 4, Add(StoredQuery.of(COUNT), since_us=200 * SECOND))
     assert complete_from(again, "count") == 200 * SECOND
     assert from_json(to_json(ended)) == ended
+
+
+@pytest.mark.parametrize("window", [Sliding(20 * SECOND, 10 * SECOND), Session(5 * SECOND)])
+def test_an_altered_query_stays_complete_from_where_it_was(window: Window) -> None:
+    spec = applied(pond_of(EACH).spec, 1, Add(StoredQuery.of(COUNT), since_us=90 * SECOND))
+    closed = replace(Manifest(), max_time={STREAM.name: {"*": 300 * SECOND}}, epoch_n=2)  # all windows before 300 s
+    alter = validate.alter(KnownPond(spec, closed), replace(COUNT, window=window))
+    assert isinstance(alter.since_us, int) and alter.until_us == alter.since_us
+    altered = applied(spec, 3, alter)
+    later = replace(closed, max_time={STREAM.name: {"*": 400 * SECOND}})
+    assert validate.ends(altered, later) == [End("count@1")]
+    ended = applied(altered, 4, End("count@1"))
+    assert [complete_from(spec, "count") for spec in (spec, altered, ended)] == [90 * SECOND] * 3
+    text = f"windows that start before {utc(alter.since_us)} are emitted as before the change"
+    assert hand_over_text(alter).startswith(text)
+    assert ("an event can be in a window of each version" in hand_over_text(alter)) == isinstance(window, Session)
+    assert hand_over_text(validate.alter(KnownPond(spec, closed), replace(COUNT, text="other"))) == ""
 
 
 @pytest.mark.parametrize("fields", [{"backfill_us": ALWAYS}, {"recall_us": 40 * SECOND}])

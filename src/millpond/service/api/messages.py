@@ -149,7 +149,8 @@ class Changed(Tabular, frozen=True, tag_field="answer", tag="changed"):
     `record`: the record of the change in the log; it is in force from the next epoch on. None: the query was added
     before the pond's first epoch. `complete_from_us`: the earliest start of a complete window; None: all windows are
     complete. `what`: for `scale` the number of instances, for `move` the buckets and their new store, for `add` the
-    folder of its rows, for `param` a note if no query uses it. `first`: see `First`.
+    folder of its rows, for `param` a note if no query uses it. `first`: see `First`. `hand_over`: if an altered query
+    has windows, which of them its old version emits, as text; then `complete_from_us` is that of its new version.
     """
 
     kind: str
@@ -158,6 +159,7 @@ class Changed(Tabular, frozen=True, tag_field="answer", tag="changed"):
     complete_from_us: int | None = None
     what: str | None = None
     first: First | None = None
+    hand_over: str = ""
 
 
 class Priced(Tabular, frozen=True, tag_field="answer", tag="priced"):
@@ -170,7 +172,7 @@ class Priced(Tabular, frozen=True, tag_field="answer", tag="priced"):
     `recalled_bytes`: retained events that the first epoch replays. `reread_bytes`, `reread_records`: the amount that
     a backfill reads from files, or from Kafka. `first`: see `First`. `shards`: the servers of the store that keep
     rows afterwards, if the change names them; `slots_buckets`, `slots_bytes`: rows that move between them. `adds`: what
-    an added query shares with the others and adds to them, as text.
+    an added query shares with the others and adds to them, as text. `hand_over`: see `Changed`.
     """
 
     cost: str
@@ -188,6 +190,7 @@ class Priced(Tabular, frozen=True, tag_field="answer", tag="priced"):
     slots_buckets: int = 0
     slots_bytes: int = 0
     adds: str = ""
+    hand_over: str = ""
 
 
 class ColumnShown(msgspec.Struct, frozen=True):
@@ -291,7 +294,7 @@ class Event(msgspec.Struct, frozen=True):
 
     `at_us`: the writer's clock when it appended the record. `who`: the requester; `""`: the pond itself. `text`: that
     of a query, or what `end` ended. `functions`: the user functions that the query calls, as `name@version`, each with
-    the SHA-256 of its module's file.
+    the SHA-256 of its module's file. `hand_over`: see `Changed`.
     """
 
     record: int
@@ -303,6 +306,7 @@ class Event(msgspec.Struct, frozen=True):
     value: bool | int | float | str | list[int | float | str] | None = None
     complete_from_us: int | None = None
     functions: dict[str, str] = {}
+    hand_over: str = ""
 
 
 class Found(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ method needs this process to lead, or raises NotServingError.
 
 from __future__ import annotations
 
+import difflib
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -304,7 +305,9 @@ class HostedPond:
         """Set the value of a live parameter."""
         self._pond().param(name, value.value, who=who)
         used = self._reader.parameters_in_use()
-        note = None if name in used else f"no query uses it; those in use are {', '.join(sorted(used)) or 'none'}"
+        near = difflib.get_close_matches(name, used, 1)
+        did = f" (did you mean {near[0]}?)" if near else ""
+        note = None if name in used else f"no query uses it{did}; those in use are {', '.join(sorted(used)) or 'none'}"
         return replace(self._recorded("param", name), what=note)
 
     def feed(self, name: str, feeds: Feeds, who: str) -> Changed:
@@ -340,7 +343,7 @@ class HostedPond:
                 _log.info("%s %s at record %d, by %s", kind, name, event.record, event.who or "the pond itself")
                 what = {"scale": str(event.value), "move": event.text}.get(kind)
                 first = self._reader.first_window(name, event.complete_from_us, backfilled)
-                return Changed(kind, name, event.record, event.complete_from_us, what, first)
+                return Changed(kind, name, event.record, event.complete_from_us, what, first, event.hand_over)
         return Changed(kind, name)
 
 
@@ -349,7 +352,7 @@ def _priced(found: Price) -> Priced:
     return Priced(
         found.cost, found.complete_from_us, found.rereads, found.freed, moved.buckets, moved.bytes, effective,
         found.recalled, found.source.bytes, found.source.records, None if found.first is None else First(*found.first),
-        found.shards, found.slots.buckets, found.slots.bytes, found.adds,
+        found.shards, found.slots.buckets, found.slots.bytes, found.adds, found.hand_over,
     )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from millpond.plan.upstream.parameter_feeds import feeds_of
 from millpond.plan.upstream.steps import inner_of, inputs_of
 from millpond.reconfigure.catalog import complete_from, history, in_force, query_name, visible
 from millpond.reconfigure.changes import Add, Alter, Change, End, Feed, Halt, SetParameter, Shadow, kind_name
+from millpond.reconfigure.hand_over import hand_over_text
 from millpond.reconfigure.inner_reports import parameters_of_steps, stream_labels, visible_quarantine
 from millpond.reconfigure.lifecycle import HALTED, current, state_in
 from millpond.runtime.epoch import closed_until, watermarks
@@ -270,7 +271,7 @@ def _event(n: int, at_us: int, change: Change) -> Event:
         query = change.stored.query
         called = query.user_functions.values() if isinstance(query, Query) else ()
         functions = {one.label: one.digest for one in sorted(called, key=lambda one: one.label)}
-        return Event(n, at_us, kind, query.name, change.who, query.text, None, since, functions)
+        return Event(n, at_us, kind, query.name, change.who, query.text, None, since, functions, hand_over_text(change))
     if isinstance(change, End):
         name, _, number = change.name.partition("@")
         before = "its first own one" if number == "0" else "a change (alter, shadow, promote or rollback)"

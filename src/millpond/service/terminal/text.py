@@ -121,8 +121,10 @@ def change_text(done: Changed | Priced) -> str:
     first window 1970-01-01 01:00:00Z to 1970-01-01 02:00:00Z, its rows are emitted at event time 1970-01-01 02:00:10Z
     >>> change_text(Changed("add", "top", 7, 4_000_000_000, None, first)).partition(";")[0]
     'add top at record 7'
-    >>> change_text(Changed("param", "limt", 8, what="no query uses it; those in use are limit"))
-    'param limt at record 8; no query uses it; those in use are limit'
+    >>> change_text(Changed("alter", "hourly", 8, 60_000_000, hand_over="windows that start before …"))
+    'alter hourly at record 8; windows that start before …'
+    >>> change_text(Changed("param", "limt", 8, what="no query uses it (did you mean limit?); those in use are limit"))
+    'param limt at record 8; no query uses it (did you mean limit?); those in use are limit'
     >>> change_text(Changed("add", "all", 7, what="/ponds/a/out/all"))
     'add all at record 7; rows go to /ponds/a/out/all'
     """
@@ -130,6 +132,8 @@ def change_text(done: Changed | Priced) -> str:
     # start. Then only the first window is stated.
     within = done.first is not None and done.first.start_us < (done.complete_from_us or done.first.start_us)
     complete = "" if done.complete_from_us is None or within else f", complete from {utc(done.complete_from_us)}"
+    if done.hand_over:
+        complete = f"; {done.hand_over}"
     if done.first is not None:
         complete += (
             f"; first window {utc(done.first.start_us)} to {utc(done.first.end_us)}, its rows are emitted at event "
@@ -234,6 +238,7 @@ def event_line(event: Event) -> str:
     """
     value = "" if event.value is None else f" = {_json(event.value)}"
     whole = "" if event.complete_from_us is None else f", complete from {utc(event.complete_from_us)}"
+    whole = f"; {event.hand_over}" if event.hand_over else whole
     text = "" if event.text is None else f": {' '.join(event.text.split())}"
     called = "".join(f"  {name} sha256 {digest[:_DIGEST]}" for name, digest in event.functions.items())
     who = event.who or "the pond itself"

@@ -103,6 +103,8 @@ def test_a_function_is_called_while_the_previous_version_still_emits_windows(ben
     bench.pond.change(Add(StoredQuery.of(two), who="ann"))
     bench.pond.change(Alter(StoredQuery.of(replace(two, text="SELECT 2")), since_us=HOUR, until_us=HOUR, who="ann"))
     assert len(bench.pond.spec.queries) == 3
+    text = "windows that start before 1970-01-01 01:00:00Z are emitted as before the change"
+    assert bench.hosted._recorded("alter", "two").hand_over == text
     bench.leader = SimpleNamespace(load_functions=lambda: (WORST,))
     assert [shown.queries for shown in bench.hosted.functions(True, "ann")] == [("two",)]
 
@@ -151,7 +153,8 @@ def test_a_parameter_that_no_query_uses_is_noted(bench: Bench) -> None:
     assert set_.what == "no query uses it; those in use are none"
     limited = replace(counting("two", "SELECT 2"), where=ABOVE)
     bench.pond.change(Add(StoredQuery.of(limited), who="ann"))
-    assert bench.hosted.set("limt", Value(200), "ann").what == "no query uses it; those in use are limit"
+    mistyped = bench.hosted.set("limt", Value(200), "ann").what
+    assert mistyped == "no query uses it (did you mean limit?); those in use are limit"
     assert bench.hosted.set("limit", Value(200), "ann").what is None
 
 
