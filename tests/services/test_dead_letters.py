@@ -44,10 +44,11 @@ def test_they_are_counted_and_shown_newest_first(tmp_path: Path) -> None:
     write(folder, 12, "tx", [b"\xff" + b"x" * 300])
     runner = CliRunner()
     listed = runner.invoke(app, ["dlq", "list", str(folder)]).output.split("\n")
-    assert listed[0].split()[:2] == ["2", "tx"] and "does not parse" in listed[0]
+    assert listed[0].split()[:2] == ["2", "tx"]
+    assert listed[0].endswith("does not parse  2024-01-01 00:00:00Z .. 2024-01-01 00:00:00Z")
     assert listed[1].split()[:2] == ["1", "tx"] and "has no value" in listed[1]
     shown = runner.invoke(app, ["dlq", "show", str(folder), "--limit", "2"]).output.split("\n")
-    assert shown[0].startswith("tx-1 at 120, 2024-01-01") and shown[1] == "  \\xff" + "x" * 199 + "…"
+    assert shown[0].startswith("tx-1 at 120, 2024-01-01 00:00:00Z: the") and shown[1] == "  \\xff" + "x" * 199 + "…"
     assert shown[2].startswith("tx-1 at 31") and shown[3] == "  (no value)"
     assert shown[4:] == [""]
     with pytest.raises(ForeignPondError, match="holds no dead letters"):

@@ -58,6 +58,7 @@ QUERIES: list[tuple[str, type[MillpondError], str]] = [
     (f"SELECT c,\n  sum(items) AS s {WM} GROUP BY c, {W}", QueryTypeError, r"line 2, column 3 .*ARRAY<INT>"),
     (f"SELECT c, count(*) {WM}\n WHERE length(c, 1) > 0 GROUP BY c, {W}", QueryTypeError, "line 2, column 8"),
     (f"SELECT c,, count(*) {WM} GROUP BY c, {W}", QuerySyntaxError, "line 1, column 10"),
+    (f"SELECT c {WM.replace('tx', 'tx AS t')}", QuerySyntaxError, "line 1, column 30.*SECONDS AS a"),
     (f"SELECT c,\n percentile(v, 0.5, 2) AS p {WM} GROUP BY c, {W}", UnsupportedQuery, "line 2, column 2.*percentile"),
     (f"SELECT c, corr(DISTINCT\n v, v) AS p {WM} GROUP BY c, {W}", UnsupportedQuery, "line 1, column 11.*DISTINCT"),
     (f"SELECT count(*) AS n {WM} GROUP BY {W}\n ORDER BY n", UnsupportedQuery, "line 2, column 2: .*ORDER BY"),

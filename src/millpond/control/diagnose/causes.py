@@ -183,7 +183,8 @@ def _reasons(facts: Facts, counts: QueryFates) -> _Reasons:
     written = recent.letters
     if counts is recent.counts_since_applied:
         written, known = recent.letters_since_applied, facts.dead_reasons_since_applied
-    exact = f"{', '.join(known)} ({letters})" if known else ""
+    reasons_known = known if len(known) == 1 else [f'"{reason}"' for reason in known]
+    exact = f"{' or '.join(reasons_known)} ({letters})" if known else ""
     if written < counts.dead:  # others have no dead letter
         exact = ""
     see = f" The dead letters of {others} have the reasons for its records: {letters}." if letters and not exact else ""

@@ -6,6 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from millpond.clock import moment_us, utc
 from millpond.connections import check_target
 from millpond.control.checks.input_files import options_of
 from millpond.errors import AheadError, ForeignPondError, PlaceError, RequestError, SetupError
@@ -46,8 +48,8 @@ class Kind(NamedTuple):
     topic: str
     reason: str
     letters: int
-    first: Any
-    last: Any
+    first: str
+    last: str
 
 
 class LetterFolder(NamedTuple):
@@ -153,7 +155,10 @@ def kinds(folder: Path) -> list[Kind]:
         return []
     grouped = pa.concat_tables(tables).group_by(["topic", "reason"])
     found = grouped.aggregate([("offset", "count"), ("timestamp", "min"), ("timestamp", "max")]).to_pylist()
-    rows = [Kind(r["topic"], r["reason"], r["offset_count"], r["timestamp_min"], r["timestamp_max"]) for r in found]
+    rows = [
+        Kind(r["topic"], r["reason"], r["offset_count"], _time(r["timestamp_min"]), _time(r["timestamp_max"]))
+        for r in found
+    ]
     return sorted(rows, key=lambda kind: (-kind.letters, kind.topic, kind.reason))
 
 
@@ -175,7 +180,7 @@ def lines(folder: Path, limit: int) -> Iterator[str]:
             if shown == limit:
                 return
             shown += 1
-            yield f"{row['topic']}-{row['partition']} at {row['offset']}, {row['timestamp']}: {row['reason']}"
+            yield f"{row['topic']}-{row['partition']} at {row['offset']}, {_time(row['timestamp'])}: {row['reason']}"
             yield f"  {_text(row['value'])}"
 
 
@@ -345,6 +350,10 @@ class _Replays:
 
     def _mark(self, n: int) -> str:
         return f"{hashlib.sha256(self._letters.content(n)).hexdigest()} {self._letters.marker.pond}"
+
+
+def _time(timestamp: datetime | None) -> str:
+    return utc(None if timestamp is None else moment_us(timestamp))
 
 
 def _text(value: bytes | None) -> str:

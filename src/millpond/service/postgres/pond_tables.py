@@ -64,10 +64,11 @@ class Table(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """The tables of a pond with their columns; `key` changes whenever they do."""
+    """The tables of a pond with their columns, and the names of queries without one; `key` changes whenever they do."""
 
     key: object
     schemas: Mapping[Table, pa.Schema]
+    unserved: frozenset[str]
 
 
 class PondTables:
@@ -90,7 +91,8 @@ class PondTables:
         schemas = {Table(CATALOG, name): pa.schema(list(columns.items())) for name, columns in _COLUMNS.items()}
         for name, query in served.items():
             schemas[Table(PUBLIC, name)] = _flat(pa.Table.from_batches([], Documents(query).schema)).schema
-        return Listing((truth.pond, truth.manifest.spec, len(truth.manifest.changes)), schemas)
+        unserved = frozenset(query.name for query in current(spec)) - {query.name for query in served.values()}
+        return Listing((truth.pond, truth.manifest.spec, len(truth.manifest.changes)), schemas, unserved)
 
     def read(self, tables: Collection[Table]) -> dict[Table, pa.Table]:
         """The content of tables, all as of one moment; tables that are no longer there are left out.

@@ -21,7 +21,7 @@ from millpond.service.postgres.client_sql import Statement, adapted
 from millpond.service.postgres.messages import ResultColumn
 from millpond.service.postgres.pond_tables import CATALOG, PUBLIC, PondTables, Table
 from millpond.service.postgres.result_format import TEXT, TEXT_OID, formats_of, parameter, projection
-from millpond.service.postgres.sandbox import Sandbox, StatementError, with_values
+from millpond.service.postgres.sandbox import Checked, Sandbox, StatementError, with_values
 from millpond.version import VERSION
 
 SECONDS = 30.0
@@ -93,6 +93,7 @@ class Session:
         self._sandbox = Sandbox(SETTINGS)
         self._key: object = None
         self._known: frozenset[Table] = frozenset()
+        self._unserved: frozenset[str] = frozenset()
         self._repeatable = self._default_repeatable = self._frozen = False
         self.transaction = "I"
         """`I`: no transaction; `T`: in a transaction; `E`: in a failed one."""
@@ -132,7 +133,7 @@ class Session:
         number = max((one[2] for one in checked.parameters), default=0)
         values = given or [parameter(None, oid, TEXT) for oid in (*oids, *[0] * number)]
         with self._limited():
-            return self._sandbox.columns(with_values(sql, checked, values), checked.unnamed), number
+            return self._columns(with_values(sql, checked, values), checked), number
 
     def run(self, statement: Statement, values: Sequence[str] = (), formats: Sequence[int] = ()) -> Answer:
         """Run a statement; `values`: the literals of its parameters, `formats`: those of its columns."""
@@ -150,10 +151,22 @@ class Session:
         self._load(checked.tables)
         text = with_values(sql, checked, values)
         with self._limited():
-            columns = self._sandbox.columns(text, checked.unnamed)
+            columns = self._columns(text, checked)
         wanted = formats_of(formats, columns)
         shown = projection(text, columns, wanted) if columns else text
         return Answer("SELECT", columns, wanted, self._batches(shown), counted=True)
+
+    def _columns(self, sql: str, checked: Checked) -> list[ResultColumn]:
+        """The columns of a checked statement; a query that is not served is named as such."""
+        try:
+            return self._sandbox.columns(sql, checked.unnamed)
+        except StatementError as error:
+            tables = {name.lower() for name in checked.tables}
+            name = next((name for name in sorted(self._unserved) if name.lower() in tables), None)
+            if name is None or error.state != "42P01":
+                raise
+            cure = f"Drop it, and add it again with `millpond add {name} … --serve`."
+            raise StatementError(f"The query {name!r} is not served, so it has no table.", cure, error.state) from error
 
     def _value(self, setting: str) -> str:
         """The value of a setting, as SHOW returns it."""
@@ -224,6 +237,7 @@ class Session:
             for table, schema in listing.schemas.items():
                 self._sandbox.show(*table, schema.empty_table())
             self._key, self._known = listing.key, frozenset(listing.schemas)
+            self._unserved = listing.unserved
 
     def _load(self, names: frozenset[str]) -> None:
         """Give the sandbox the rows of the tables with these names, as of now."""

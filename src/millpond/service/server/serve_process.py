@@ -223,6 +223,7 @@ def _serve(
                 places.remove_starting(me)
                 process.lines.log_remaining()
                 process.warm_up.wait()
+    say("Stopped.")
     return None
 
 

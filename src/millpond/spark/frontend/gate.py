@@ -155,6 +155,9 @@ def _listed(text: str, start: int) -> int:
     return count
 
 
+_ALIAS = "Write an alias after the whole clause: FROM STREAM s WATERMARK ts DELAY OF INTERVAL 10 SECONDS AS a."
+
+
 def parse(catalyst: Catalyst, text: str) -> JavaObject:
     """Spark's unresolved plan of a statement.
 
@@ -171,7 +174,8 @@ def parse(catalyst: Catalyst, text: str) -> JavaObject:
             raise QueryTypeError(f"A watermark's delay is negative: {what}", "Write INTERVAL 10 SECONDS.") from error
         if ("time travel spec" in what and "columns" in what) or "'SYSTEM_TIME'" in what:
             raise UnsupportedQuery("FOR SYSTEM_TIME AS OF the time of an event is not supported.", AS_OF) from error
-        raise QuerySyntaxError(f"Spark cannot parse the query{where}: {what}", "Correct the text there.") from error
+        cure = _ALIAS if "near 'WATERMARK'" in what else "Correct the text there."
+        raise QuerySyntaxError(f"Spark cannot parse the query{where}: {what}", cure) from error
     except Py4JError as error:
         raise QueryRefused("Spark's parser breaks on the query.", "Split it into several.") from error
 

@@ -207,6 +207,7 @@ def test_only_dead_letters_since_the_last_applied_event_are_its_reason(folder: P
 
     assert "ts is missing" in dead(0) and "the old one" not in dead(0)
     assert "dead: the new one" in dead(1, "the new one")
+    assert 'dead: "ts, a + b, fails" or "the new one" (' in dead(2, "ts, a + b, fails", "the new one")
 
 
 def test_reasons_of_a_topic_name_no_files_and_advice_follows_them(folder: Path) -> None:

@@ -3,31 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from millpond.control.wiring import pond_reader
 from millpond.control.wiring.latest_rows import ServedRows
 from millpond.control.wiring.pond_reader import look_up
 from millpond.errors import StoreError
 from millpond.followers.view import documents
-from millpond.reconfigure.changes import Pause, Resume
+from millpond.model.change_history import StoredQuery
+from millpond.reconfigure.changes import Add, Pause, Resume
 from millpond.service.postgres import pond_tables
+from millpond.service.postgres.client_sql import statements_of
 from millpond.service.postgres.pond_tables import PUBLIC, PondTables, Table
-from unit.service.postgres.conftest import ServedPond
+from millpond.service.postgres.sandbox import StatementError
+from millpond.service.postgres.session import Session
+from unit.service.postgres.conftest import ServedPond, counted
 
 
 def test_queries_whose_names_differ_in_case_have_a_table_each(tmp_path: Path) -> None:
     pond = ServedPond(tmp_path, ("visits", "Visits"))
     pond.epoch("/home")
     pond.epoch("/end")
+    pond.pond.change(Add(StoredQuery.of(replace(counted("hidden"), serve=False))))
     pond.store.close()
     tables = PondTables(tmp_path, "lmdb")
     names = {Table(PUBLIC, "visits"), Table(PUBLIC, "Visits_1")}
     assert {table for table in tables.listing().schemas if table.schema == PUBLIC} == names
     assert [rows["page"].to_pylist() for rows in tables.read(names).values()] == [["/home"], ["/home"]]
+    assert tables.listing().unserved == frozenset({"hidden"})
+    (statement,) = statements_of("SELECT * FROM hidden")
+    with closing(Session(tables)) as session, pytest.raises(StatementError, match="'hidden' is not served") as caught:
+        session.run(statement)
+    assert caught.value.state == "42P01" and "millpond add hidden … --serve" in caught.value.cure
     tables.close()
 
 
