@@ -383,6 +383,7 @@ def serve_here(bench: Bench, ask: Callable[[Client], None]) -> None:
             requests.result()
     finally:
         signal.signal(signal.SIGTERM, before)
+    assert said[-1] == "Stopped."
 
 
 def test_a_pond_begins_with_no_query_and_ends_with_none(spark: SparkSession, tmp_path: Path) -> None:
