@@ -28,6 +28,8 @@ LOWER = table(f"SELECT k, {W} AS w, count(*) AS n {FROM} GROUP BY ALL", name="lo
 FILES = [
     (table("SELECT k, count(*) AS n FROM STREAM s GROUP BY k"), "has no watermark, which would name",
      "FROM STREAM s WATERMARK ts DELAY OF INTERVAL 10 SECONDS"),
+    (table("SELECT k, count(*) AS n FROM s GROUP BY k"), "has no watermark, which would name",
+     "STREAM is missing before s. Write FROM STREAM s WATERMARK"),
     (LOWER + table("SELECT n, count(*) AS m FROM STREAM lower GROUP BY n"), "the rows of lower belong to windows",
      "GROUP BY window(w, '1 hour')"),
     (table(f"SELECT k, count(*) AS n {FROM} GROUP BY k"), "does not group by a window", "Group by window(ts, "),

@@ -227,7 +227,7 @@ class Reader(InputTranslator):
         if time is None or has_windows(self.stream.steps):
             if self._terms.updates:
                 return NO_TIME, RUNNING  # no event is late for it, and every event is in its only window
-            raise without_time(self.stream, by_text=bool(self._terms.text))
+            raise without_time(self.stream, self._terms.text)
         if self._terms.updates or (key := calendar_key(self._catalyst, self.input_plan, groups)) is None:
             return time, RUNNING
         self._row_parts, self._date = {key.group: "window.start"}, key.value

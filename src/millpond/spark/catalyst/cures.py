@@ -145,8 +145,8 @@ def in_a_file(text: str) -> tuple[str, str]:
 ANY_STATEMENT = f"{_STREAM} {_QUERY}"
 
 
-def without_time(stream: Stream, *, by_text: bool) -> UnsupportedQuery:
-    """The error for a query without a window whose stream has no known event time."""
+def without_time(stream: Stream, text: str | None) -> UnsupportedQuery:
+    """The error for a query without a window whose stream has no known event time; `text`: None for a DataFrame."""
     if stream.upstreams:
         upstream = "the inner query" if stream.steps else stream.name
         return UnsupportedQuery(
@@ -154,11 +154,14 @@ def without_time(stream: Stream, *, by_text: bool) -> UnsupportedQuery:
             f"Write GROUP BY window(w, '1 hour'), where w is the window column of {upstream}.",
         )
     cure = f"Write FROM STREAM {stream.name} WATERMARK ts DELAY OF INTERVAL 10 SECONDS, where ts is the event time"
-    if not by_text:
+    if text and re.search(rf"\b(FROM|JOIN)\s+`?{re.escape(stream.name)}\b", text, re.IGNORECASE):
+        cure = f"The word STREAM is missing before {stream.name}. {cure}"
+    if not text:
         cure = "Add .withWatermark('ts', '10 seconds') before groupBy, where ts is the event time"
     return UnsupportedQuery(
         "The query does not group by a window, and its stream has no watermark, which would name its event time.",
-        f"{cure}; then group by a window. Or emit updates ({updates_cure(by_text=by_text)}), which need no watermark.",
+        f"{cure}; then group by a window. Or emit updates ({updates_cure(by_text=bool(text))}), which need no "
+        "watermark.",
     )
 
 

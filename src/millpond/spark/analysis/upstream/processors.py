@@ -87,7 +87,7 @@ class _ProcessorReader(Reader):
     def rows(self, rows: ProcessorRows, above: list[JavaObject], shape: str) -> Extraction:
         time = timed_column(outputs(rows.aggregate.child()))
         if time is None:
-            raise without_time(self.stream, by_text=bool(self._terms.text))
+            raise without_time(self.stream, self._terms.text)
         keys = self._keys(rows.keys)
         found = self._functions.aggregate(rows.call, self.translate, stateful=True)
         assert found is not None
