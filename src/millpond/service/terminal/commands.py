@@ -204,7 +204,7 @@ def _changes(app: typer.Typer) -> None:
         dry_run: DryRun = False, checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None,
         as_json: Json = False,
     ) -> None:  # fmt: skip
-        """Replace a query; windows that start before the hand-over are emitted as before."""
+        """Replace a query from a window on, which the response names."""
         with client(checkpoint, url, token, ca) as pond:
             done = pond.alter(
                 name, selected(text), deduplicate=deduplicate or (), deduplicate_within=deduplicate_within,

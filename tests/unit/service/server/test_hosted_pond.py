@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -129,10 +130,12 @@ def test_dead_letters_are_sent_again_only_to_topics_that_the_operator_offers(
     assert [(one.stream, one.kinds) for one in hosted.dead_letters()] == [("tx", ())]
     folder.mkdir()
     (folder / MARKER_NAME).write_bytes(msgspec.json.encode(Marker("local", dead_letters_of("tx"), "parquet")))
-    letter = {"topic": "t", "partition": 1, "offset": 7, "timestamp": 0, "key": b"k", "value": b"{", "reason": "bad"}
+    letter = {"topic": "t", "partition": 1, "offset": 7, "key": b"k", "value": b"{", "reason": "bad"}
+    letter |= {"timestamp": datetime(2024, 1, 1, tzinfo=timezone.utc)}
     pq.write_table(pa.Table.from_pylist([letter]), folder / f"part-{1:020d}.parquet")
     (shown,) = hosted.dead_letters()
-    assert (shown.kinds, shown.newest) == ((Kind("t", "bad", 1, 0, 0),), ("t-1 at 7, 0: bad", "  {"))
+    at = "2024-01-01 00:00:00Z"
+    assert (shown.kinds, shown.newest) == ((Kind("t", "bad", 1, at, at),), (f"t-1 at 7, {at}: bad", "  {"))
     connections = tmp_path / "c.json"
     monkeypatch.setenv(VARIABLE, str(connections))
     connections.write_text('{"local": {"servers": "127.0.0.1:9"}}')
