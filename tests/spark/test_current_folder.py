@@ -34,6 +34,7 @@ def _rows(folder: Path) -> list[dict[str, object]]:
 @pytest.fixture
 def remote_default(spark: SparkSession) -> Iterator[None]:
     """The default file system of Hadoop is one that does not answer, as HDFS is on YARN; nothing may use it."""
+    assert spark.catalog.databaseExists("default")  # its folder would be in that file system if it were made later
     settings = spark._jsc.hadoopConfiguration()  # type: ignore[union-attr]
     before = settings.get("fs.defaultFS")
     settings.set("fs.defaultFS", "hdfs://127.0.0.1:1")
