@@ -327,8 +327,8 @@ class _Replays:
     def pending(self, floors: Mapping[str, int]) -> Iterator[tuple[int, str, list[dict[str, Any]]]]:
         """The letters of each record, with its mark, that are above the floor of their reason."""
         for n, table in self._parts:
-            rows = [row for row in table.to_pylist() if n > floors.get(row["reason"], n)]
-            if rows:
+            reasons = pa.array([reason for reason, floor in floors.items() if n > floor], table["reason"].type)
+            if rows := table.filter(pc.is_in(table["reason"], reasons)).to_pylist():
                 yield n, self._mark(n), rows
 
     def send(self, publisher: Publisher, floors: Mapping[str, int]) -> int:
