@@ -13,7 +13,8 @@ from millpond.log.locations.address import Given, address_of
 from millpond.spark.frontend.sql_tokens import Token, tokens_of
 from millpond.spark.frontend.statements import split
 
-_OF_QUERIES = ("path", "late.path")
+_LOCATION = "LOCATION"
+_OF_QUERIES = ("path", "late.path", _LOCATION)
 _OF_STREAMS = ("dead.path",)
 _OF_FILES = ("parquet", "json", "csv")
 
@@ -96,29 +97,29 @@ def _folders_of(statement: Sequence[Token], filled: Collection[str]) -> Iterator
     is_query = is_query or name.lower() in filled
     format_ = words.index("USING", at, end) + 1 if "USING" in words[at:end] else end
     of_files = "".join(words[format_ : format_ + 1]).strip("`").lower() in _OF_FILES
-    if is_query and of_files and not _has_path(statement[at:end]):
+    options = [*_options(statement[at:end])]
+    if is_query and of_files and not {"path", _LOCATION} & {key for key, _ in options}:
         yield name, None
     keys = _OF_QUERIES if is_query else _OF_STREAMS
-    for place in range(at, end):
-        if is_query and words[place] == "LOCATION":
-            path, after = _plain_text(statement, place + 1)
-            if path is not None and (after >= len(statement) or statement[after].kind == "name"):
-                yield name, path
-        elif words[place] in ("(", ","):
-            key, after = _key_at(statement, place + 1)
-            path, after = _plain_text(statement, after + (words[after : after + 1] == ["="]))
-            if path is not None and words[after : after + 1] in ([","], [")"]) and key in keys:
-                yield name, path
+    yield from ((name, path) for key, path in options if path is not None and key in keys)
 
 
-def _has_path(options: Sequence[Token]) -> bool:
-    """Whether a sink names its folder, by a plain text or an expression; a column may have the name `path`."""
-    for place, token in enumerate(options):
-        key, after = _key_at(options, place + 1)
-        has_value = any(one.text == "=" or one.kind == "text" for one in options[after : after + 1])
-        if token.word == "LOCATION" or (token.text in ("(", ",") and key == "path" and has_value):
-            return True
-    return False
+def _options(tokens: Sequence[Token]) -> Iterator[tuple[str, str | None]]:
+    """The clause LOCATION and the options, each with its plain text; None: it has another value.
+
+    A column, which may have the name `path`, has no value.
+    """
+    texts = [token.text for token in tokens]
+    for place, token in enumerate(tokens):
+        if token.word == _LOCATION:
+            path, after = _plain_text(tokens, place + 1)
+            yield _LOCATION, path if after >= len(tokens) or tokens[after].kind == "name" else None
+        elif token.text in ("(", ","):
+            key, after = _key_at(tokens, place + 1)
+            is_set = texts[after : after + 1] == ["="]
+            path, end = _plain_text(tokens, after + is_set)
+            if is_set or end > after:
+                yield key, path if texts[end : end + 1] in ([","], [")"]) else None
 
 
 def _key_at(tokens: Sequence[Token], at: int) -> tuple[str, int]:
