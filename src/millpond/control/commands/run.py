@@ -22,6 +22,7 @@ from millpond.control.pond.pond import Pond
 from millpond.control.pond.problems import LOGGER, Problem, stopped_early
 from millpond.control.pond.report import QUERY
 from millpond.control.stall_limits import STALLED_SECONDS
+from millpond.control.wiring.output_folders import default_output
 from millpond.control.wiring.pond_reader import read_truth
 from millpond.control.wiring.stores_and_followers import checked_store
 from millpond.control.wiring.truth import holds_pond
@@ -126,7 +127,7 @@ def _run(settings: Run, steps: Steps, *, once: bool, drain: bool) -> int:
 
     store = checked_store(settings.store)  # before Spark starts, which takes seconds
     if not holds_pond(settings.folder):
-        check_sink_folders(settings.text, settings.folder / "out")
+        check_sink_folders(settings.text, default_output(settings.folder))
     say(f"The pond is in {settings.folder}")
     shown: list[Progress] = []
     steps.begin("The start of Spark")

@@ -16,11 +16,16 @@ from millpond.model.selection import AnyQuery
 from millpond.reconfigure.lifecycle import current
 
 
+def default_output(pond: Address) -> Address:
+    """The folder of the folders for rows, if none is named."""
+    return pond / "out"
+
+
 class OutputFolders:
-    """The folders below `out` (default: the folder `out` of the pond). A registered query keeps the folder it has."""
+    """The folders below `out` (default: see `default_output`). A registered query keeps the folder it has."""
 
     def __init__(self, pond: Address, out: Address | None) -> None:
-        self._pond, self._out = pond, pond / "out" if out is None else out
+        self._pond, self._out = pond, default_output(pond) if out is None else out
 
     def with_folders(self, query: AnyQuery) -> AnyQuery:
         """The query with a folder for each sink that needs one and has none.

@@ -26,6 +26,7 @@ from millpond.control.commands.run import given_parameters, parameter_notes, sta
 from millpond.control.commands.watchdog import Watchdog, end_process
 from millpond.control.pond.pond import Pond
 from millpond.control.stall_limits import TAKE_OVER_SECONDS
+from millpond.control.wiring.output_folders import default_output
 from millpond.control.wiring.stores_and_followers import address_at, checked_store
 from millpond.control.wiring.truth import holds_something, open_truth
 from millpond.errors import SetupError, SparkError
@@ -137,7 +138,7 @@ def serve(
     address = address_of(options.folder)
     unused, places = not holds_something(address), places_of(address, options.patience)
     if unused:
-        check_sink_folders(options.text, options.out or address / "out")
+        check_sink_folders(options.text, options.out or default_output(address))
     there = address.path is not None and address.path.exists()
     open_truth(address)  # raises if the folder holds something else, which then stays untouched
     places.make()
