@@ -286,7 +286,7 @@ def latencies(
     made: Sequence[int], came: Sequence[float], began: float, seconds: float, left_out: float = 0.2
 ) -> tuple[npt.NDArray[np.float64], float]:
     """Milliseconds of each result of a record that was made after the part `left_out` of the time, and the part of the
-    moments of the last fifth (tenths of a second, or the windows in it) that any result tells.
+    moments of the last fifth (tenths of a second, or the windows in it) that any result has.
     """
     made_ms, seen = np.asarray(made, np.int64), np.asarray(came, np.float64)
     inside = (made_ms >= began + seconds * 1000 * left_out) & (made_ms <= began + seconds * 1000)

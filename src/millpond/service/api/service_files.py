@@ -165,8 +165,8 @@ class Places:
     def _starting(self) -> Leader | None:
         """The process that starts, if none leads.
 
-        A start that was killed leaves its file. A leader on another host that shares the folder has a lock that is not
-        seen here, but a newer file.
+        A killed start leaves its file. The lock of a leader on another host is not seen here, but the file of such a
+        leader is newer.
         """
         starting = self._read(_STARTING)
         if starting is None or not _lives(starting) or _has_leader(self.folder.parent):

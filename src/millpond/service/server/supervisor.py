@@ -220,7 +220,7 @@ class Supervisor:
         where = "" if leader is None else f" at {leader.url}"
         if (starting_s := self.starting_s) is not None:
             what = f"The pond is starting (since {starting_s:.0f} s); it takes no changes before it leads."
-            other = f", or ask the last known leader{where}" if self._led else ""
+            other = f", or send it to the last known leader{where}" if self._led else ""
             raise NotServingError(what, f"Try again when `millpond status` shows the role leader{other}.")
         raise NotServingError(f"This service is {self.role}.", f"Ask the leader{where}, or again in a moment.")
 

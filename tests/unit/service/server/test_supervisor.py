@@ -450,7 +450,7 @@ def test_a_former_leader_says_since_when_it_starts_again_and_who_may_lead(tmp_pa
             super().end()
             bench.now += 3_000_000
             bench.places.write_leader(Leader("http://other", 2, "other"))
-            with pytest.raises(NotServingError, match=r"since 3 s\).*ask the last known leader at http://other"):
+            with pytest.raises(NotServingError, match=r"since 3 s\).*send it to the last known leader at http://other"):
                 bench.it.leading()
             bench.it.stop()
 
