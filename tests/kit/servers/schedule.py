@@ -21,6 +21,11 @@ _SERVER = re.compile(rf"(?<![.\w])({'|'.join(_SERVERS)})_(?:server|connected)\b"
 
 _SESSION = re.compile(r"[(, ]spark: SparkSession\b")
 
+_LONG = {
+    f"tests/spark/test_{name}.py" for name in ("crash", "hosts", "queries", "redis", "restart", "serve", "steps")
+}
+"""Files that take more than a minute and are among the last ones by name: the last of them would run alone."""
+
 _SESSIONS = 2
 """Processes with a session of Spark. One would be busy alone at the end, while its driver and Python wait in turns."""
 
@@ -28,7 +33,8 @@ _SESSIONS = 2
 class SharedServers(LoadFileScheduling):  # type: ignore[misc]
     """Distributes files as `--dist loadfile` does, but one process runs all files that share a server.
 
-    Files that use a session of Spark go to two processes, as long as other files are left for the others.
+    Files that use a session of Spark go to two processes, as long as other files are left for the others. Long files
+    come first, so that all processes end at about the same time.
     """
 
     def __init__(self, config: pytest.Config, log: Any = None) -> None:
@@ -55,8 +61,11 @@ def unit_of_work(root: Path, nodeid: str) -> str:
 
 
 def next_unit(root: Path, units: Iterable[str], session: bool) -> str:
-    """Return the first unit that uses a session of Spark, or that uses none; the first one if there is no such unit."""
-    return min(units, key=lambda unit: uses_session(root, unit) != session)
+    """Return the first unit that uses a session of Spark, or that uses none, long ones before others.
+
+    If there is no such unit, it is the first one of the others.
+    """
+    return min(units, key=lambda unit: (uses_session(root, unit) != session, unit not in _LONG))
 
 
 def uses_session(root: Path, unit: str) -> bool:

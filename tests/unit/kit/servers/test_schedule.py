@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kit.servers.schedule import next_unit, unit_of_work
+from kit.servers.schedule import _LONG, next_unit, unit_of_work
 
 ROOT = Path(__file__).parents[4]
 FILES = {
@@ -29,3 +29,9 @@ def test_files_with_a_session_of_spark_go_to_other_processes_than_those_without(
         given.append(next_unit(ROOT, units, session))
         units.remove(given[-1])
     assert given == ["tests/unit/test_errors.py", "tests/spark/test_joins.py", "kafka", "tests/unit/test_docs.py"]
+
+
+def test_long_files_come_first() -> None:
+    units = ["tests/spark/test_joins.py", "tests/spark/test_steps.py", "tests/spark/test_restart.py"]
+    assert [next_unit(ROOT, units, session) for session in (True, False)] == units[1:]
+    assert all((ROOT / file).is_file() for file in _LONG)
