@@ -6,6 +6,7 @@ up the counts of the epochs.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -15,13 +16,13 @@ import pyarrow as pa
 
 from millpond.clock import now_us
 from millpond.kernels.columns import arrow_type
-from millpond.log.cursor import Cursor, cursor_at
+from millpond.log.cursor import Cursor, cursor_at, is_same
 from millpond.log.follower import Follower, Pump, pump
 from millpond.log.locations.local_folder import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.port import Log
 from millpond.log.protocol import AlreadyTrue, Run, Steps, Writer, perform
-from millpond.log.records import Entry, EpochRecord, Offsets, Receipt, Section
+from millpond.log.records import Entry, EpochRecord, Offsets, Receipt, Section, decode
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec, to_json
 from millpond.model.stream import Stream, inner_queries
@@ -79,6 +80,7 @@ class LocalPond:
         self.log = Log(LocalFolder(folder / "log"))
         self.manifests = Manifests(LocalFolder(folder / "manifest"))
         self._writer = Writer(token, load(self.log, self.manifests))
+        self._announced = self._writer.manifest
         known = in_force(self._writer.manifest) if self._writer.manifest.spec else None
         if known is not None and queries is None:
             spec, instances, buckets = known, known.instances, known.buckets
@@ -127,8 +129,13 @@ class LocalPond:
         return perform(steps, self.log, self.manifests, self._announce)
 
     def _announce(self, n: int) -> None:
+        before, self._announced = self._announced, self._writer.manifest
+        newest = decode(self.log.read(n) or b"") if n == before.n + 1 else None
         for pump_state, follower in self._followers:
-            pump(pump_state, follower, self.log, self.manifests)
+            if newest is not None and is_same(follower.cursor(), before):
+                follower.apply(n, newest, self._announced)  # read and folded once for all followers
+            else:
+                pump(pump_state, follower, self.log, self.manifests)
 
     def epoch(self, events: Mapping[str, Sequence[pa.Table]]) -> None:
         """Runs and commits one epoch; `events`: for each stream name one Arrow table per source partition."""
@@ -266,5 +273,5 @@ class Ledger:
 
 def read_section(folder: Path, receipt: Receipt, section: Section) -> pa.Buffer:
     """The bytes of a section whose delta is a file of the pond in `folder`."""
-    data = (folder / (receipt.file or "")).read_bytes()
-    return pa.py_buffer(data).slice(section.offset, section.size)
+    with open(folder / (receipt.file or ""), "rb") as file:
+        return pa.py_buffer(os.pread(file.fileno(), section.size, section.offset))
