@@ -46,10 +46,10 @@ if TIMES == 1:
 
 # Without its optimising compiler a JVM reserves 48 MB for compiled code. The machine of the fixture `spark` would fill
 # them, and remove and compile the same methods again and again.
-# A stream that waits for input lists its source every 10 ms by default, which takes a fifth of a core.
+# A stream that waits for input lists its source every 10 ms by default. Each time takes 5 ms of CPU.
 os.environ.setdefault(
     "SPARK_SUBMIT_OPTS",
-    " ".join((*JAVA_FLAGS, "-XX:ReservedCodeCacheSize=256m", "-Dspark.sql.streaming.pollingDelay=100ms")),
+    " ".join((*JAVA_FLAGS, "-XX:ReservedCodeCacheSize=256m", "-Dspark.sql.streaming.pollingDelay=300ms")),
 )
 
 # By default the garbage collector traverses new objects after 700 of them, which takes a fiftieth of the CPU time of
