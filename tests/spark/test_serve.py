@@ -158,6 +158,8 @@ def test_a_pond_is_served_changed_killed_and_taken_over(spark: SparkSession, tmp
 
     with ThreadPoolExecutor() as subscribers, bench.serve("first", [str(JOINED)], joining(spark)) as first:
         until(lambda: client().health().role == "leader", output_of("first"))
+        text = bench.file.read_text()
+        bench.file.write_text(text.replace("sum(v) AS total", "max(v) AS total"))
         with bench.serve("second") as second:
             # live changes, while the second one starts
             leader = client()
@@ -216,6 +218,7 @@ def test_a_pond_is_served_changed_killed_and_taken_over(spark: SparkSession, tmp
             noticed = standby.status().took_over_s
             print(f"led again {noticed:.2f} s after it was noticed, and was changed {seconds:.2f} s after the kill")
             assert client().url == url and changed.record
+            assert "spend has another text there (`millpond alter`)" in bench.said("second")
 
             # nothing was lost, nothing comes twice, and changes go on
             bench.add_file()

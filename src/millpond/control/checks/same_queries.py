@@ -102,6 +102,23 @@ def spec_to_claim(loaded: Manifest, spec: PondSpec, manifest: Manifest) -> str:
     return to_json(spec)
 
 
+def unused_texts(texts: Mapping[str, str], queries: Sequence[AnyQuery]) -> str | None:
+    """Which `texts` of a pond file, by name, the pond does not run, because it has begun; None if it runs all of them.
+
+    `queries` are the current versions in the pond. Spaces and line breaks make no difference.
+    """
+    runs = {query.name: query.text.split() for query in queries}
+    absent = sorted(texts.keys() - runs.keys())
+    changed = sorted(name for name in texts.keys() & runs.keys() if texts[name].split() != runs[name])
+    parts = [
+        f"{_named(names)} {verb} ({cure})" for names, verb, cure in (
+            (absent, "is not in the pond" if len(absent) == 1 else "are not in the pond", "`millpond add`"),
+            (changed, "has another text there" if len(changed) == 1 else "have other texts there", "`millpond alter`"),
+        ) if names
+    ]  # fmt: skip
+    return f"The queries of a file are used only when a pond is new. Here {'; '.join(parts)}." if parts else None
+
+
 def _foreign_pond_error(path: Address, known: PondSpec, given: PondSpec) -> ForeignPondError:
     """The error that an existing pond has other queries, streams or instances than given, and how to change it."""
     has = f"The pond in {path} has {_listed([query.name for query in known.all_queries])}"
@@ -144,8 +161,12 @@ def _listed(names: Sequence[str], word: str = "query") -> str:
     >>> _listed(["a"]), _listed(["a", "b"]), _listed([*"abcdefg"])
     ('query a', 'queries a, b', 'queries a, b, c, d, e and 2 more')
     """
+    return f"{count_of(len(names), word).partition(' ')[2]} {_named(names)}"
+
+
+def _named(names: Sequence[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{count_of(len(names), word).partition(' ')[2]} {', '.join(names[:_SHOWN])}{more}"
+    return f"{', '.join(names[:_SHOWN])}{more}"
 
 
 def _either(words: Sequence[str]) -> str:

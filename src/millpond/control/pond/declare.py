@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -203,6 +204,11 @@ class Declarations:
     def streams(self) -> tuple[Stream, ...]:
         """The streams: those that are declared, and those that queries derive from them."""
         return tuple(self.front.streams.values())
+
+    @property
+    def texts_in_file(self) -> Mapping[str, str]:
+        """The texts of the queries in the pond file that was loaded last, by name, whether or not they were added."""
+        return MappingProxyType(self.front.texts_in_file)
 
     @property
     def relations(self) -> tuple[Relation, ...]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -218,6 +218,11 @@ class Pond:
     def relations(self) -> tuple[Relation, ...]:
         """The views and tables that the texts of the queries name."""
         return self._declarations.relations
+
+    @property
+    def texts_in_file(self) -> Mapping[str, str]:
+        """The texts of the queries in the pond file that was loaded last, by name, whether or not they were added."""
+        return self._declarations.texts_in_file
 
     @property
     def functions(self) -> tuple[UserFunction, ...]:

@@ -18,6 +18,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from millpond.connections import is_loopback, unencrypted
 from millpond.control.checks.brokers import unreachable_brokers
+from millpond.control.checks.same_queries import unused_texts
 from millpond.control.checks.sink_folders import check_sink_folders
 from millpond.control.commands.autoscale import Autoscaler
 from millpond.control.commands.command_log import LogLine, is_json, log_epoch
@@ -33,6 +34,7 @@ from millpond.errors import SetupError, SparkError
 from millpond.gc_freeze import freeze_loaded_objects
 from millpond.log.locations.address import address_of
 from millpond.placement.bucket_stores import check_place
+from millpond.reconfigure.lifecycle import current
 from millpond.service.api.certificates import is_valid_for
 from millpond.service.api.serve_options import Options
 from millpond.service.api.service_files import FOLDER as SERVICE
@@ -281,7 +283,9 @@ class _Process:
     def _begins(self, made: Runs) -> bool:
         """Continue a pond that has begun with the queries in force, or begin a new one with the queries of the file."""
         pond = cast(Pond, made)
-        if self._reader.now() is not None:
+        if (found := self._reader.now()) is not None:
+            if note := unused_texts(pond.texts_in_file, current(found[1])):
+                self._say(note)
             return True
         pond.load(self._options.text)
         return bool(pond.queries)

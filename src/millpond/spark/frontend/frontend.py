@@ -85,6 +85,7 @@ class FrontEnd(DeclaredRelations):
         self.unsupported: dict[str, UnsupportedQuery] = {}
         self.parameters: dict[str, Literal] = {}
         self.declared: dict[str, Literal] = {}  # type and default value of each DECLARE VARIABLE
+        self.texts_in_file: dict[str, str] = {}  # of the pond file that was loaded last, by query
 
     @property
     def foreigns(self) -> Mapping[str, Projected]:
@@ -188,6 +189,7 @@ class FrontEnd(DeclaredRelations):
                     self.table(view.name, opened(view.table) if view.schema else view.table, view.schema, view.refresh)
                 else:
                     self.view(view.name, view.text or "", view.zone)
+        self.texts_in_file = {statement.name: statement.text for statement in pond.queries}
         made = []
         for statement in with_progress(pond.queries if queries else (), _ANALYSED, _log.info, lap_us):
             with within(statement.name, statement.line):

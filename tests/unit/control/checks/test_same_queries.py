@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from millpond.control.checks.same_queries import checked_spec
+from millpond.control.checks.same_queries import checked_spec, unused_texts
 from millpond.errors import ForeignPondError
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink, Source
@@ -98,3 +98,13 @@ def test_a_default_is_a_part_of_what_a_stream_is() -> None:
     other = msgspec.structs.replace(_stream("string"), columns=(Field("h", "string", "'a'"),))
     with pytest.raises(ForeignPondError, match="another declaration of stream s"):
         checked_spec(Path("p"), known, [_query("string")], [other], 1, {})
+
+
+def test_texts_of_a_file_that_a_pond_in_use_does_not_take() -> None:
+    queries = [replace(query(name), text="SELECT count(*) AS n") for name in ("one", "two", "added")]
+    assert unused_texts({"one": "SELECT  count(*)\nAS n"}, queries) is None
+    note = unused_texts({"one": "SELECT count(*) AS m", "two": "SELECT count(*) AS n", "new": "SELECT 1"}, queries)
+    assert note == (
+        "The queries of a file are used only when a pond is new. Here new is not in the pond (`millpond add`); "
+        "one has another text there (`millpond alter`)."
+    )
