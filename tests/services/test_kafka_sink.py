@@ -21,6 +21,7 @@ from kit.servers.kafka_server import KafkaServer, Message
 from kit.servers.servers import until
 from millpond.errors import AheadError, QueryTypeError, StoreError, UnsupportedQuery
 from millpond.followers.record_rows import key_columns
+from millpond.followers.sinks import kafka_publisher
 from millpond.followers.sinks.kafka import KafkaSink, Topic, messages
 from millpond.log.cursor import Cursor, cursor_at
 from millpond.model.endpoints import Sink
@@ -118,6 +119,18 @@ def test_the_mark_of_a_record_is_committed_with_it(kafka_server: KafkaServer, to
     assert other.cursor() == lost
     with pytest.raises(AheadError, match="record 3 of the log is another one now"):
         other.apply(3, log[3][1], log[3][2])
+
+
+def test_a_topic_that_does_not_exist_is_the_reason_of_the_failure(
+    kafka_connected: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_publisher, "SECONDS", 4.0)
+    monkeypatch.setattr(kafka_publisher, "_UNKNOWN_TOPIC_MS", 1_000)
+    sink = sink_of(tmp_path, "absent")
+    sink.cursor()
+    with pytest.raises(StoreError, match=r"for the topic absent: .*Unknown topic"):
+        for n, entry, manifest in make_pond(tmp_path):
+            sink.apply(n, entry, manifest)
 
 
 def test_a_publisher_that_was_overtaken_writes_nothing_more(

@@ -30,6 +30,8 @@ _PASSING = (
 
 _PAUSE_SECONDS = 0.1
 
+_UNKNOWN_TOPIC_MS = 10_000
+
 SECONDS = 30.0
 """The longest time that Kafka may take to respond."""
 
@@ -218,6 +220,8 @@ class Publisher:
 
         # the partitioner of Java producers, so that equal keys of other producers are in the same partition
         common = {"enable.idempotence": True, "linger.ms": 5, "partitioner": "murmur2_random"}
+        # a topic that is unknown for that long does not exist; by default, as long as the limit of a call
+        common |= {"topic.metadata.propagation.max.ms": _UNKNOWN_TOPIC_MS}
         # a report for each message would cost as much as a fifth of its production
         common |= {"delivery.report.only.error": True, "on_delivery": on_delivery, "error_cb": self._on_error}
         return common | ({"transactional.id": self.name} if self._transactions else {})
@@ -228,7 +232,10 @@ class Publisher:
             with suppress(KafkaException):  # a fatal error is raised once more
                 self._producer.poll(0)  # calls `_on_error`
         self.close()
-        reason = error.args[0].str() if error.args and isinstance(error.args[0], KafkaError) else str(error)
+        found = error.args[0] if error.args else None
+        if isinstance(found, KafkaError) and found.code() == KafkaError._TIMED_OUT and self._refused:
+            found = self._refused[0]  # why it took so long, such as a topic that does not exist
+        reason = found.str() if isinstance(found, KafkaError) else str(error)
         if self._down:
             reason = f"no broker can be reached ({self._trouble})"
         return StoreError(
