@@ -1,7 +1,8 @@
 """The command, as people run it: its own process, a terminal or none, Ctrl-C once and twice.
 
 A process costs the start of Spark. So most processes join the Java machine of the tests, and what needs no process runs
-in this one. Processes that are interrupted start a Java machine of their own.
+in this one. A run that is interrupted once in a terminal, and those that are interrupted while Spark starts, start a
+Java machine of their own.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from pyspark.sql import SparkSession
 from kit.judges.timelines import check_covered, check_nested, spans_of
 from kit.programs.forked_program import ForkedProgram, run_forked
 from kit.programs.shared_java import joining
+from kit.servers.servers import until
 from millpond.cli import main
 from millpond.control.commands import run
 from millpond.runtime.inspect.timeline import Trace
@@ -280,10 +282,11 @@ def test_wrong_words() -> None:
 class Terminal:
     """A command on a terminal of its own: what it writes can be awaited, Ctrl-C can be pressed."""
 
-    def __init__(self, *words: object) -> None:
+    def __init__(self, *words: object, spark: SparkSession | None = None) -> None:
+        command, java = (COMMAND, {}) if spark is None else ([sys.executable, str(JOINED)], joining(spark))
         self.pid, self._side = pty.fork()
         if not self.pid:
-            os.execve(COMMAND[0], [*COMMAND, *map(str, words)], _environment())
+            os.execve(command[0], [*command, *map(str, words)], _environment() | java)
         self._raw = self.text = ""
 
     def press_ctrl_c(self) -> None:
@@ -322,11 +325,12 @@ class Terminal:
         os.close(self._side)
 
 
-@pytest.fixture
-def running(bench: Bench) -> Iterator[Terminal]:
+@contextmanager
+def running(bench: Bench, spark: SparkSession | None = None) -> Iterator[Terminal]:
+    """A run in the midst of its epochs."""
     for number in range(MANY):
         bench.add_file(number, 20_000)
-    terminal = Terminal("run", bench.file, "--master", "local[2]", "--memory", "1g")
+    terminal = Terminal("run", bench.file, "--master", "local[2]", "--memory", "1g", spark=spark)
     try:
         terminal.await_text(r"epoch +([2-9]|\d\d)")
         yield terminal
@@ -341,24 +345,27 @@ def _complete(bench: Bench) -> None:
     assert bench.counted() == {10 * number: 20_000 for number in range(MANY)}
 
 
-def test_ctrl_c_stops_at_the_end_of_the_epoch(bench: Bench, running: Terminal) -> None:
-    running.press_ctrl_c()
-    assert running.end() == 0, running.text
-    assert "Stopping after the current step." in running.text
-    assert "Traceback" not in running.text
-    assert "ERROR" not in running.text
-    assert re.search(r"All rows are out as of epoch \d+", running.text)
+def test_ctrl_c_stops_at_the_end_of_the_epoch(bench: Bench) -> None:
+    with running(bench) as terminal:  # the terminal sends SIGINT to the Java machine that the run started, too
+        terminal.press_ctrl_c()
+        assert terminal.end() == 0, terminal.text
+    assert "Stopping after the current step." in terminal.text
+    assert "Traceback" not in terminal.text
+    assert "ERROR" not in terminal.text
+    assert re.search(r"All rows are out as of epoch \d+", terminal.text)
     counted = bench.counted()
     assert counted and set(counted.values()) == {20_000}
     _complete(bench)
 
 
-def test_ctrl_c_twice_stops_at_once(bench: Bench, running: Terminal) -> None:
-    running.press_ctrl_c()
-    running.await_text("Stopping")
-    running.press_ctrl_c()
-    assert running.end(10.0) == 130, running.text
-    assert "Traceback" not in running.text
+def test_ctrl_c_twice_stops_at_once(bench: Bench) -> None:
+    with running(bench, bench.spark) as terminal:
+        terminal.press_ctrl_c()
+        terminal.await_text("Stopping")
+        terminal.press_ctrl_c()
+        assert terminal.end(10.0) == 130, terminal.text
+    assert "Traceback" not in terminal.text
+    until(bench.spark._jsparkSession.sharedState().activeStreamingQueries().isEmpty, "Spark has ended the query", 60)
     _complete(bench)
 
 
@@ -378,8 +385,8 @@ def test_sigint_to_the_process_group_without_a_terminal(bench: Bench) -> None:
     bench.add_file(0)
     bench.add_file(1)
     process = ForkedProgram(
-        ["-m", "millpond", "run", str(bench.file), "--master", "local[2]", "--memory", "1g"],
-        stderr=subprocess.PIPE, text=True, env=_environment(), start_new_session=True,
+        [JOINED, "run", bench.file, "--master", "local[2]", "--memory", "1g"],
+        stderr=subprocess.PIPE, text=True, env=_environment() | joining(bench.spark), start_new_session=True,
     )  # fmt: skip
     assert process.stderr is not None
     with process, _killing(process), process.stderr as lines:

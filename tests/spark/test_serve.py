@@ -160,7 +160,7 @@ def test_a_pond_is_served_changed_killed_and_taken_over(spark: SparkSession, tmp
         until(lambda: client().health().role == "leader", output_of("first"))
         text = bench.file.read_text()
         bench.file.write_text(text.replace("sum(v) AS total", "max(v) AS total"))
-        with bench.serve("second") as second:
+        with bench.serve("second", [str(JOINED)], joining(spark)) as second:
             # live changes, while the second one starts
             leader = client()
             until(lambda: leader.status().events == 200, output_of("first"))
