@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import live_change
+import live_restarts
 import many_adds
 import pytest
 from live_change import Done, Made, Seen, figures_of
 from live_load import Arrived
 from live_restarts import compared
 from pyspark.sql import SparkSession
+
+from kit.programs.forked_program import ForkedProgram
+from kit.programs.shared_java import joining
 
 
 def test_the_figures_of_a_run() -> None:
@@ -65,9 +73,31 @@ def test_the_variation_of_quiet_periods_is_reported() -> None:
     assert 1.0 <= found["p99_ratio_max_even"] <= found["p99_ratio_max_chance"]
 
 
+JOINED = """
+import runpy, sys
+from joined_session import joined_session
+
+type(joined_session()).stop = lambda _session: None  # the Java machine is that of the tests
+sys.argv.pop(0)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_every_kind_of_change_is_measured(spark: SparkSession, tmp_path: Path) -> None:
+def test_every_kind_of_change_is_measured(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "joined.py").write_text(JOINED)
+    folders = Path(__file__).parents[1] / "spark", Path(live_restarts.__file__).parent
+    path = os.pathsep.join([*map(str, folders), os.environ["PYTHONPATH"]])
+
+    def joined(command: list[str], **how: Any) -> ForkedProgram:
+        """Plain Spark's application, without a Java machine of its own: two took a third of the test's CPU."""
+        env = os.environ | {"PYTHONPATH": path} | joining(spark)
+        return ForkedProgram([tmp_path / "joined.py", *command[1:]], env=env, **how)
+
+    monkeypatch.setattr(live_restarts, "subprocess", SimpleNamespace(Popen=joined, PIPE=subprocess.PIPE))
     figures = live_change.main(live_change.SMALL, tmp_path)
     assert 0.0 <= figures.pop("stolen") < 1.0
     assert all(math.isfinite(value) and value > 0 for value in figures.values())
