@@ -98,6 +98,10 @@ def test_the_manifests_fit_kubernetes() -> None:
     run(TOOLS / "kubernetes-validate", "--strict", *MANIFESTS)
 
 
+NOTES = "NOTES.txt"
+"""What Helm prints after an installation."""
+
+
 def rendered(values: dict) -> dict[str, str]:
     """The files that Helm makes of the chart, by name."""
     with helm.Chart.load(CHART) as chart:
@@ -106,7 +110,7 @@ def rendered(values: dict) -> dict[str, str]:
 
 def charted(values: dict) -> dict[tuple[str, str], dict]:
     """The objects of the chart, by kind and name."""
-    return objects(rendered(values).values())
+    return objects(text for name, text in rendered(values).items() if name != NOTES)
 
 
 @with_helm
@@ -115,6 +119,7 @@ def test_the_chart_passes_helm_and_fits_kubernetes(values: dict, tmp_path: Path)
     found = helm.lint(CHART, values, strict=True)
     assert not found["errors"] and [one["error"] for one in found["messages"]] == ["icon is recommended"]
     files = rendered(values)
+    assert f"millpond status --checkpoint {values['checkpoint']}" in files.pop(NOTES)
     template = objects(files.values())["ConfigMap", "orders"]["data"]["executor.yaml"]
     for name, text in {**files, "executor.yaml": template}.items():
         (tmp_path / name).write_text(text)
