@@ -13,7 +13,7 @@ import msgspec
 
 from millpond.errors import AccessError, MillpondError, NotServingError, RequestError, SetupError, of_code
 from millpond.runtime.inspect.timeline import KEPT, Trace
-from millpond.service.api.certificates import certificate_error, trusted_context
+from millpond.service.api.certificates import certificate_error, trusted_context, untrusting_context
 from millpond.service.api.messages import (
     STATE_CHANGES,
     Changed,
@@ -86,9 +86,10 @@ class Client:
         self.url = self._urls[0]
         self._found = len(self._urls) == 1
         _check_addresses(self._urls)
+        encrypted = any(one.startswith("https") for one in self._urls)
         self._http = httpx.Client(
             headers=headers, timeout=timeout, transport=transport, trust_env=False,
-            verify=trusted_context(certificate) if any(one.startswith("https") for one in self._urls) else True,
+            verify=trusted_context(certificate) if encrypted else untrusting_context(),
         )  # fmt: skip
 
     @classmethod
