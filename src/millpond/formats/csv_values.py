@@ -18,6 +18,7 @@ import pyarrow.csv as pv
 from millpond.formats.json_checks import NUMBER_WORDS, RANGES, Doubt, TextColumn, bytes_of, check_utf8
 from millpond.formats.json_times import dates, timestamps
 from millpond.formats.json_values import final_type, wide_decimal
+from millpond.formats.malformed_reasons import field_count_reason, misfit_reason
 from millpond.formats.suspect_patterns import csv_line, matching
 from millpond.formats.text_parser import Mask, Parsed, Positions, TextParser
 from millpond.model.types import digits_of, is_decimal, is_float
@@ -96,7 +97,7 @@ class _Parser(TextParser):
         found, count = parse_lines(block, self._names, self._columns, self._separator, self._zone, skip)
         if count + len(skipped) != len(rows):
             raise Doubt("a value is not one line")
-        self._malformed += rows[skipped].tolist()
+        self._malformed |= dict.fromkeys(rows[skipped].tolist(), field_count_reason(len(self._names)))
         return np.delete(rows, skipped), found
 
     def _unusual(self, texts: pa.BinaryArray) -> Mask:
@@ -110,10 +111,11 @@ class _Parser(TextParser):
             fields = _fields(text, self._names, self._columns, self._separator, None)
         except pa.ArrowInvalid:
             raise doubt from None
-        values = zip(self._columns, fields.columns, strict=True)
-        if not any(is_misfit(value[0].as_py() or "", column.kind) for column, value in values):
-            raise doubt
-        self._malformed.append(row)
+        for column, value in zip(self._columns, fields.columns, strict=True):
+            if is_misfit(value[0].as_py() or "", column.kind):
+                self._malformed[row] = misfit_reason(column.name, column.kind)
+                return
+        raise doubt
 
 
 _NO_INTEGER = re.compile(r"(?![+-]?[0-9]+$).+", re.DOTALL)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millpond.formats.malformed_reasons import NO_OBJECT, misfit_reason
 from millpond.model.types import is_decimal, is_float, parts_of
 
 LONGEST = 50_000
@@ -67,8 +68,11 @@ class TextClass(Enum):
     OBJECT = 5
 
 
-MALFORMED = (TextClass.BLANK, TextClass.NOT_JSON, TextClass.MISFIT)
-"""Texts that are malformed in the strict sense: one value that does not fit is enough."""
+class Verdict(NamedTuple):
+    """The class of a text, and the reason why it is malformed in the strict sense, if it is."""
+
+    kind: TextClass
+    reason: str | None = None
 
 
 def check_utf8(texts: pa.BinaryArray) -> None:
@@ -170,24 +174,24 @@ def bytes_of(texts: pa.BinaryArray | pa.StringArray) -> tuple[npt.NDArray[np.int
     return offsets - offsets[0], np.frombuffer(texts.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
 
 
-def judged(text: bytes, columns: Sequence[TextColumn]) -> TextClass:
-    """What Spark makes of a text.
+def judged(text: bytes, columns: Sequence[TextColumn]) -> Verdict:
+    """What Spark makes of a text; one value that does not fit its column makes a text malformed.
 
     Raises:
         Doubt: it is not known.
     """
     begun = text.lstrip(b" \t\r\n")
     if not begun:
-        return TextClass.BLANK
+        return Verdict(TextClass.BLANK, NO_OBJECT)
     if not text.strip(bytes(range(33))) or begun[:1] not in _BEGINS:
-        return TextClass.NOT_JSON
+        return Verdict(TextClass.NOT_JSON, NO_OBJECT)
     try:
         decoded = text.decode()
         parsed = json.loads(decoded, object_pairs_hook=_Pairs)
     except json.JSONDecodeError as error:
         if begun[:1] in (b"[", b'"', b"/") or error.msg == "Extra data" or _LENIENT.search(decoded):
             raise Doubt("a value is not plain JSON") from error
-        return TextClass.NOT_JSON
+        return Verdict(TextClass.NOT_JSON, NO_OBJECT)
     except UnicodeDecodeError as error:
         raise Doubt("a value is not UTF-8") from error
     except (ValueError, RecursionError) as error:
@@ -195,12 +199,14 @@ def judged(text: bytes, columns: Sequence[TextColumn]) -> TextClass:
     if not isinstance(parsed, _Pairs):
         raise Doubt("a value is not an object")
     if not parsed:
-        return TextClass.EMPTY
+        return Verdict(TextClass.EMPTY)
     values = dict(parsed)
     if len(values) < len(parsed):
         raise Doubt("a value has a name twice")
-    fits = [_fits(values[column.name], column.kind) for column in columns if column.name in values]
-    return TextClass.MISFIT if False in fits else TextClass.OBJECT
+    for column in columns:
+        if column.name in values and _fits(values[column.name], column.kind) is False:
+            return Verdict(TextClass.MISFIT, misfit_reason(column.name, column.kind))
+    return Verdict(TextClass.OBJECT)
 
 
 class _Pairs(list[tuple[str, Any]]):

@@ -18,7 +18,6 @@ import pyarrow.json as pj
 
 from millpond.formats.json_checks import (
     LONGEST,
-    MALFORMED,
     Doubt,
     TextClass,
     TextColumn,
@@ -178,10 +177,10 @@ class _Parser(TextParser):
         return values
 
     def _judge(self, row: int, text: bytes, doubt: Doubt) -> None:
-        verdict = judged(text, self._columns)
-        if verdict in MALFORMED and self._mode is Mode.STRICT:
-            self._malformed.append(row)
-        elif verdict is TextClass.EMPTY or (verdict is TextClass.NOT_JSON and self._mode is Mode.LINES):
+        kind, reason = judged(text, self._columns)
+        if reason is not None and self._mode is Mode.STRICT:
+            self._malformed[row] = reason
+        elif kind is TextClass.EMPTY or (kind is TextClass.NOT_JSON and self._mode is Mode.LINES):
             self._add(np.array([row]), [pa.nulls(1, kind) for kind in self._types])
         else:
             raise doubt

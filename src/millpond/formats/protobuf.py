@@ -44,11 +44,14 @@ _CONFIG = PtarsConfig(list_value_name="item")
 
 
 class Decoded(NamedTuple):
-    """A struct per message, which messages are broken, and which have a misfit: a value that is NULL in its column."""
+    """A struct per message, which messages are broken, and the position of the first column of a message with a misfit.
+
+    A misfit is a value that is NULL because it does not fit its column; -1: the message has none.
+    """
 
     rows: pa.StructArray
     broken: Mask
-    misfit: Mask
+    misfit: Ints
 
 
 def decode_messages(schema: ProtoSchema, message: str, values: pa.BinaryArray, to: pa.StructType) -> Decoded:
@@ -135,24 +138,28 @@ class _MessageTypes:
 class _Columns:
     """Converts what was decoded into columns; `root` is the message of the batch to which each value belongs.
 
-    `misfit`: which messages of the batch have a value that does not fit. `twice`: which have several fields of one
-    oneof, of which the last counts; ptars does not say which one that is.
+    `misfit`: see `Decoded`. `twice`: which messages of the batch have several fields of one oneof, of which the last
+    counts; ptars does not say which one that is.
     """
 
     def __init__(self, schema: ProtoSchema, count: int) -> None:
         self._schema = schema
-        self.misfit = np.zeros(count, bool)
+        self.misfit = np.full(count, -1)
+        self._column = 0
         self.twice = np.zeros(count, bool)
 
     def rows(self, message: str, batch: pa.RecordBatch, to: pa.StructType) -> pa.StructArray:
         """The structs of the messages of the batch."""
-        return self.struct(message, batch.to_struct_array(), np.arange(batch.num_rows), to)
+        return self._struct(message, batch.to_struct_array(), np.arange(batch.num_rows), to, outermost=True)
 
-    def struct(self, message: str, decoded: pa.StructArray, root: Ints, to: pa.StructType) -> pa.StructArray:
+    def _struct(
+        self, message: str, decoded: pa.StructArray, root: Ints, to: pa.StructType, *, outermost: bool = False
+    ) -> pa.StructArray:
         """The structs of some messages, with a column for each field of `to`."""
         self._check_choices(message, decoded, root)
         columns = []
-        for part in to:
+        for place, part in enumerate(to):
+            self._column = place if outermost else self._column
             field = named(self._schema.messages[message], part.name)
             if field is None:
                 columns.append(pa.nulls(len(decoded), part.type))
@@ -161,6 +168,10 @@ class _Columns:
             convert = self._many if field.many else self._single
             columns.append(convert(field, column, root, part.type))
         return pa.StructArray.from_arrays(columns, names=[part.name for part in to], mask=decoded.is_null())
+
+    def _note_misfit(self, messages: Ints) -> None:
+        """Note which messages have a misfit in the current column."""
+        self.misfit[messages[self.misfit[messages] < 0]] = self._column
 
     def _check_choices(self, message: str, decoded: pa.StructArray, root: Ints) -> None:
         """Note which messages have several fields of one oneof."""
@@ -191,7 +202,7 @@ class _Columns:
         reverse = (owner * (len(code) + 1) + code)[::-1]
         last[len(code) - 1 - np.unique(reverse, return_index=True)[1]] = True
         entries = np.flatnonzero(last & (code >= 0))
-        self.misfit[root[owner[code < 0]]] = True
+        self._note_misfit(root[owner[code < 0]])
         pairs = (column.take(pa.array(entries)) for column in (keys, values))
         return pa.MapArray.from_arrays(_offsets(owner[entries], len(decoded)), *pairs).cast(to)
 
@@ -223,7 +234,7 @@ class _Columns:
         limits = np.iinfo(to.to_pandas_dtype() if pa.types.is_integer(to) else np.int64)
         numbers = np.asarray(decoded.fill_null(0))
         misfit = (numbers < limits.min) | (numbers > limits.max)
-        self.misfit[root[misfit]] = True
+        self._note_misfit(root[misfit])
         return pc.if_else(pa.array(misfit), None, decoded).cast(to, safe=False)
 
     def _names(self, enum: str, numbers: pa.Array) -> pa.Array:
@@ -235,13 +246,13 @@ class _Columns:
 
     def _messages(self, field: ProtoField, decoded: pa.StructArray, root: Ints, to: pa.DataType) -> pa.Array:
         if pa.types.is_struct(to):
-            return self.struct(field.type_name, decoded, root, to)
+            return self._struct(field.type_name, decoded, root, to)
         if field.type_name != TIMESTAMP:
-            return self.struct(field.type_name, decoded, root, pa.struct([("value", to)])).flatten()[0]
-        parts = self.struct(TIMESTAMP, decoded, root, _PARTS_OF_TIME)
+            return self._struct(field.type_name, decoded, root, pa.struct([("value", to)])).flatten()[0]
+        parts = self._struct(TIMESTAMP, decoded, root, _PARTS_OF_TIME)
         seconds, nanos = (np.asarray(parts.field(place).fill_null(0)) for place in (0, 1))
         fits = (abs(seconds) < 1 << 40) & (nanos >= 0) & (nanos < 1_000_000_000)
-        self.misfit[root[~fits]] = True
+        self._note_misfit(root[~fits])
         micros = np.where(fits, seconds, 0) * _MICROS + nanos // 1000
         return pa.array(micros, mask=~fits | np.asarray(decoded.is_null())).cast(to)
 

@@ -6,7 +6,7 @@ If a batch does not parse, texts of unusual form are parsed apart from the other
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
@@ -21,10 +21,14 @@ Positions: TypeAlias = npt.NDArray[np.int64]
 
 
 class Parsed(NamedTuple):
-    """A column of each requested name, and the texts that are malformed; all their values are NULL."""
+    """A column of each requested name, and the texts that are malformed; all their values are NULL.
+
+    `reasons`: why texts are malformed, by their rows; a text that is NULL or empty has none.
+    """
 
     columns: list[pa.Array]
     malformed: Mask
+    reasons: Mapping[int, str]
 
 
 class TextParser:
@@ -36,7 +40,7 @@ class TextParser:
         self._failures = 128 + len(texts) // 125
         self._parts: list[list[pa.Array]] = []
         self._rows: list[Positions] = []
-        self._malformed: list[int] = []
+        self._malformed: dict[int, str] = {}
 
     def parse(self, rows: Positions) -> None:
         """Parse the texts of these rows, in order.
@@ -56,13 +60,13 @@ class TextParser:
 
     def result(self, malformed: Mask) -> Parsed:
         """The columns of all texts; NULL where no text was parsed. `malformed` has the texts that were not given."""
-        malformed[self._malformed] = True
+        malformed[[*self._malformed]] = True
         rows = np.concatenate([np.zeros(0, np.int64), *self._rows])
         columns = [
             pa.concat_arrays([part[place] for part in self._parts] or [pa.nulls(0, kind)])
             for place, kind in enumerate(self._types)
         ]
-        return Parsed(_placed(columns, rows, len(self._texts)), malformed)
+        return Parsed(_placed(columns, rows, len(self._texts)), malformed, self._malformed)
 
     def _halve(self, rows: Positions, texts: pa.BinaryArray) -> None:
         """Parse texts; where this fails, parse each half, down to single texts."""
@@ -98,7 +102,7 @@ class TextParser:
         raise NotImplementedError
 
     def _judge(self, row: int, text: bytes, doubt: Doubt) -> None:
-        """Decide what a single text is that does not parse; raises `doubt` if this is not known."""
+        """Decide what a single text is that does not parse, and why; raises `doubt` if this is not known."""
         raise NotImplementedError
 
 

@@ -30,7 +30,7 @@ def of_json(text: str, kind: str) -> Parsed:
 def of_nested(text: str, kind: str) -> Parsed:
     column = TextColumn("d", f"struct<a:array<{kind}>>")
     found = parse_texts(pa.array([b'{"d":{"a":[%s]}}' % text.encode()], pa.binary()), [column], "UTC", Mode.STRICT)
-    return Parsed([found.columns[0].field("a").flatten()], found.malformed)
+    return found._replace(columns=[found.columns[0].field("a").flatten()])
 
 
 @pytest.mark.parametrize("parse", [of_csv, of_json, of_nested])

@@ -9,7 +9,7 @@ import msgspec
 
 from millpond.clock import utc
 from millpond.control.checks.brokers import unreachable_brokers
-from millpond.control.diagnose.facts import Facts, OwnersChanged, QueryFates, source_folder
+from millpond.control.diagnose.facts import Facts, OwnersChanged, QueryFates, Reasons, source_folder
 from millpond.control.diagnose.why_report import Cause, Why
 from millpond.errors import OverBudgetError, SetupError, TooManyPairsError
 from millpond.followers.sinks.kinds import sink_kind
@@ -160,16 +160,16 @@ def _some_lost(facts: Facts) -> Cause:
     )
 
 
-_Reasons = dict[str, tuple[int, str, str]]
+_Fates = dict[str, tuple[int, str, str]]
 
 
-def _listed(reasons: _Reasons) -> str:
+def _listed(reasons: _Fates) -> str:
     found = [reason for reason in reasons.values() if reason[0]]
     parts = "; ".join(f"{count:,} {reason}" for count, reason, _ in found)
     return f"{parts}.{''.join(advice for _, _, advice in found)}"
 
 
-def _reasons(facts: Facts, counts: QueryFates) -> _Reasons:
+def _reasons(facts: Facts, counts: QueryFates) -> _Fates:
     """By the code for all events: how many events were not applied, why, and sentences of advice, if any."""
     query = facts.query
     where = "" if isinstance(query, Join) or query.where is None else f" {render(query.where)}"
@@ -183,11 +183,12 @@ def _reasons(facts: Facts, counts: QueryFates) -> _Reasons:
     written = recent.letters
     if counts is recent.counts_since_applied:
         written, known = recent.letters_since_applied, facts.dead_reasons_since_applied
-    reasons_known = known if len(known) == 1 else [f'"{reason}"' for reason in known]
-    exact = f"{' or '.join(reasons_known)} ({letters})" if known else ""
-    if written < counts.dead:  # others have no dead letter
-        exact = ""
-    see = f" The dead letters of {others} have the reasons for its records: {letters}." if letters and not exact else ""
+    exact = see = ""
+    if known and written >= counts.dead:  # otherwise others have no dead letter
+        exact = f"{known[0][0]} ({letters})" if len(known) == 1 else "of several reasons"
+        see = _by_reason(others, written == counts.dead, known, letters) if len(known) > 1 else ""
+    elif letters:
+        see = f" The dead letters of {others} have the reasons for its records: {letters}."
     reasons = {"all-filtered": (counts.filtered, f"filtered by WHERE{where}, which is not true for any of them", "")}
     if isinstance(query, Selection):
         return reasons | {"all-dead": (counts.dead, f"dead: {exact or raises}", see)}
@@ -208,6 +209,13 @@ def _reasons(facts: Facts, counts: QueryFates) -> _Reasons:
     missing = f"{times} is missing{computed} or {_ahead(facts)}"
     reasons["all-dead"] = counts.dead, f"dead: {exact or f'{missing}, or {raises}'}", see
     return reasons
+
+
+def _by_reason(streams: str, all_its_own: bool, reasons: Reasons, letters: str) -> str:
+    """Lines on the number of dead letters by reason; some may be those of other queries."""
+    whose = "" if all_its_own else f", also those of other queries over {streams}"
+    lines = (f"  {number:,}  {reason}" for reason, number in reasons)
+    return "\n".join([f" The newest dead letters by reason{whose} ({letters}):", *lines])
 
 
 _IN_ORDER_OF_TIME = " Files are read in the order of their modification times."

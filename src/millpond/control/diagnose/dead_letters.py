@@ -23,6 +23,7 @@ from millpond.errors import AheadError, ForeignPondError, PlaceError, RequestErr
 from millpond.followers.part_folders import PartFolder, part_folder
 from millpond.followers.sinks.folder import MARKER_NAME, Marker
 from millpond.followers.sinks.kinds import sink_path
+from millpond.formats.malformed_reasons import misfit_text
 from millpond.log.cursor import Cursor
 from millpond.log.locations.address import Address, address_of
 from millpond.log.port import numbered_name
@@ -37,9 +38,10 @@ SHOWN_BYTES = 200
 """The most of a value that is shown."""
 
 _NEWEST = 20
-"""The number of newest dead letters of a stream that the console shows, and of newest files for `newest_reasons`."""
+"""The number of newest dead letters of a stream that the console shows."""
 
-_REASONS = 3
+_NEWEST_FILES = 500
+"""The number of newest files of which `newest_reasons` counts the letters."""
 
 
 class Kind(NamedTuple):
@@ -162,14 +164,14 @@ def kinds(folder: Path) -> list[Kind]:
     return sorted(rows, key=lambda kind: (-kind.letters, kind.topic, kind.reason))
 
 
-def newest_reasons(folder: Path, after: int) -> list[str]:
-    """The most frequent reasons of the newest dead letters after record `after`; empty if the folder cannot be read."""
+def newest_reasons(folder: Path, after: int) -> Counter[str]:
+    """The newest dead letters after record `after` by reason; empty if the folder cannot be read."""
     found = Counter[str]()
     with suppress(ForeignPondError, PlaceError):
-        newest = islice(LetterFolder.of(folder).parts(["reason"], newest_first=True), _NEWEST)
+        newest = islice(LetterFolder.of(folder).parts(["reason"], newest_first=True), _NEWEST_FILES)
         for _, table in takewhile(lambda part: part[0] > after, newest):
             found.update(table["reason"].to_pylist())
-    return [reason for reason, _ in found.most_common(_REASONS)]
+    return found
 
 
 def lines(folder: Path, limit: int) -> Iterator[str]:
@@ -180,7 +182,9 @@ def lines(folder: Path, limit: int) -> Iterator[str]:
             if shown == limit:
                 return
             shown += 1
-            yield f"{row['topic']}-{row['partition']} at {row['offset']}, {_time(row['timestamp'])}: {row['reason']}"
+            text = misfit_text(row["reason"], row["value"])
+            why = f"{row['reason']}: {text}" if text else row["reason"]
+            yield f"{row['topic']}-{row['partition']} at {row['offset']}, {_time(row['timestamp'])}: {why}"
             yield f"  {_text(row['value'])}"
 
 
@@ -207,8 +211,8 @@ def replay(folder: Path, connection: str | None, topic: str | None, reason: str 
     """Send the dead letters that were not sent before to their original topics, or to `topic`.
 
     The dead letters of one record of the log are sent in one transaction, so a crash repeats nothing. `reason`: send
-    only letters whose reason contains this text; a later replay of all leaves them out. If not all are sent, there is
-    one transaction per reason.
+    only letters whose reason is or contains this text; a later replay of all leaves them out. If not all are sent,
+    there is one transaction per reason.
 
     Raises:
         SetupError: the library for Kafka is missing, or the connection does not exist.
@@ -274,9 +278,10 @@ class _Replays:
         self._parts = [*self._letters.parts()]
 
     def reasons(self, wanted: str | None) -> tuple[list[str], list[str]]:
-        """The reasons that contain a text; without a text, those that are sent and those that are left out."""
+        """The reason that is this text, or those that contain it; without one, those that are sent and left out."""
         known = sorted({reason for _, table in self._parts for reason in table["reason"].unique().to_pylist()})
-        found = [reason for reason in known if wanted is None or wanted.lower() in reason.lower()]
+        exact = [reason for reason in known if reason == wanted]
+        found = exact or [reason for reason in known if wanted is None or wanted.lower() in reason.lower()]
         if known and not found:
             raise RequestError(f"No dead letter has a reason with {wanted!r}.", f"The reasons are: {'; '.join(known)}.")
         elsewhere = self._topic is not None and all(

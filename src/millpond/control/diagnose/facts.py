@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import socket
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
@@ -45,6 +47,8 @@ from millpond.runtime.gather.lateness import ANY_PARTITION
 from millpond.runtime.inspect.next_close import next_due
 from millpond.runtime.task.counters import stream_counts
 from millpond.runtime.task.task_values import Watermark
+
+Reasons: TypeAlias = tuple[tuple[str, int], ...]
 
 
 class QueryFates(msgspec.Struct, frozen=True):
@@ -118,8 +122,9 @@ class Facts(msgspec.Struct, frozen=True, rename={"recent": "tail", "upstream": "
     later, which does not emit windows that start before this time. `first`: the first window that such a query will
     emit; None once an open window contains events, because `due` then describes it. `dead_letters`: declared streams
     that it reads and that keep their dead letters, each with the folder. `labels`: what users call its streams.
-    `dead_reasons`: the most frequent reasons of their newest dead letters. `dead_reasons_since_applied`: of those after
-    the last record that applied an event. `failure`: the error because of which its service commits no epoch now.
+    `dead_reasons`: the reasons of their newest dead letters, the most frequent first, each with its number of letters.
+    `dead_reasons_since_applied`: of those after the last record that applied an event. `failure`: the error because of
+    which its service commits no epoch now.
     """
 
     n: int
@@ -139,8 +144,8 @@ class Facts(msgspec.Struct, frozen=True, rename={"recent": "tail", "upstream": "
     first: Due | None = None
     dead_letters: tuple[tuple[str, str], ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
-    dead_reasons: tuple[str, ...] = ()
-    dead_reasons_since_applied: tuple[str, ...] = ()
+    dead_reasons: Reasons = ()
+    dead_reasons_since_applied: Reasons = ()
     failure: str = ""
 
     @property
@@ -223,15 +228,16 @@ def _query_of(spec: PondSpec, name: str) -> AnyQuery:
     return query
 
 
-def _dead_reasons(folders: Sequence[Path], recent: QueryRecords, newest: int) -> tuple[tuple[str, ...], ...]:
+def _dead_reasons(folders: Sequence[Path], recent: QueryRecords, newest: int) -> tuple[Reasons, Reasons]:
     """The reasons of the dead letters of the records that were read, and of those since the last applied event."""
     oldest = newest - RECORDS_READ
     applied = oldest if recent.last_applied_n is None else recent.last_applied_n
     return _reasons(folders, oldest), _reasons(folders, applied) if recent.letters_since_applied else ()
 
 
-def _reasons(folders: Sequence[Path], after: int) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(reason for folder in folders for reason in newest_reasons(folder, after)))
+def _reasons(folders: Sequence[Path], after: int) -> Reasons:
+    found = sum((newest_reasons(folder, after) for folder in folders), Counter[str]())
+    return tuple(sorted(found.items(), key=lambda reason: (-reason[1], reason[0])))
 
 
 def _mark(manifest: Manifest, side: Side) -> int | None:

@@ -53,7 +53,8 @@ def draw(why: Why, width: int = _WIDTH) -> str:
     lines = [*_wrapped(_title(facts), width), *_committed(facts), "", *_funnel(facts, min(_BAR, width - 27)), ""]
     lines += [*_timeline(facts, width), *_partitions(facts), ""]
     for cause in why.causes:
-        lines += _wrapped(f"→ {cause.text}", width)
+        first, *listed = cause.text.split("\n")
+        lines += [*_wrapped(f"→ {first}", width), *(f"  {line}" for line in listed)]
     return "\n".join(lines) + "\n"
 
 

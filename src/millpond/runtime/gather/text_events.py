@@ -11,15 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.arrays import Mask
 from millpond.formats.csv_values import parse_csv
 from millpond.formats.json_checks import Doubt, TextColumn
 from millpond.formats.json_values import Mode, parse_texts
+from millpond.formats.malformed_reasons import NO_OBJECT, NO_VALUE
+from millpond.formats.text_parser import Parsed
 from millpond.runtime.task.column_layout import DEAD, LETTER_COLUMN, ReadLayout, TextStream, column_name
 from millpond.runtime.task.obstacle import Obstacle, ObstacleError
-
-NO_VALUE = "the record has no value"
-NO_PARSE = "the value does not parse"
 
 
 class TextEvents:
@@ -83,7 +81,7 @@ class TextEvents:
             yield rows
             return
         yield rows.filter(pa.array(~parsed.malformed))
-        yield _dead(letters, texts, parsed.malformed, keeps_bytes=text.keeps_bytes)
+        yield _dead(letters, texts, parsed, keeps_bytes=text.keeps_bytes)
 
     def _placed(self, batch: pa.RecordBatch, found: dict[str, pa.Array], last: list[str]) -> pa.RecordBatch:
         """The columns in the order of the layout; those of other streams, which the frame may lack, are NULL."""
@@ -97,11 +95,12 @@ class TextEvents:
         return pa.RecordBatch.from_arrays(columns, names=["stream", *names, *last])
 
 
-def _dead(letters: pa.StructArray, texts: pa.Array, malformed: Mask, *, keeps_bytes: bool) -> pa.RecordBatch:
+def _dead(letters: pa.StructArray, texts: pa.Array, parsed: Parsed, *, keeps_bytes: bool) -> pa.RecordBatch:
     """The dead letters of malformed records."""
-    rows = pa.array(malformed)
+    rows = pa.array(parsed.malformed)
     texts = texts.filter(rows)
-    reasons = pc.if_else(texts.is_null(), NO_VALUE, NO_PARSE)
+    known = [parsed.reasons.get(row, NO_OBJECT) for row in np.flatnonzero(parsed.malformed).tolist()]
+    reasons = pc.if_else(texts.is_null(), NO_VALUE, pa.array(known, pa.string()))
     made = {"value": texts if keeps_bytes else pa.nulls(len(texts), texts.type), "reason": reasons}
     kinds = letters.type.fields
     every = [made[kind.name] if kind.name in made else letters.field(kind.name).filter(rows) for kind in kinds]

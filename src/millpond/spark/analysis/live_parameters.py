@@ -149,8 +149,8 @@ def marked(text: str, parameters: Mapping[str, Literal]) -> Marked:
             return found[0]
         if name not in parameters:
             cure = (
-                f"Give it a first value: DECLARE VARIABLE {name} DOUBLE DEFAULT … in the pond file, --param {name}=…"
-                f" of `millpond run` or `serve`, `millpond param set {name}=…` while it is served, or `pond.param`."
+                f"Give it a first value: DECLARE VARIABLE {name} DOUBLE DEFAULT … in the pond file, --param {name}=… of"
+                f" `millpond run` or `serve`, `millpond param set --new {name}=…` while it is served, or `pond.param`."
             )
             raise ChangeRefused(f"The parameter :{name} has no value.", cure)
         parameter = used.setdefault(name, Parameter(name, parameters[name].type))

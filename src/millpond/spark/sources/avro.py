@@ -18,19 +18,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from millpond.errors import SetupError, UnknownSchemaError
+from millpond.formats.malformed_reasons import NO_PARSE, misfit_reason
 from millpond.formats.schema_registry import Registered
 from millpond.model.stream import Stream
-from millpond.runtime.gather.text_events import NO_PARSE
 from millpond.spark.catalyst.private_names import Catalyst, analysed, items
 from millpond.spark.session.add_jars import provide
 from millpond.spark.session.jars import avro
-from millpond.spark.sources.convert_values import (
-    NO_FIT,
-    Parsed,
-    any_of,
-    is_strict,
-    part_of,
-)
+from millpond.spark.sources.convert_values import Parsed, is_strict, part_of
 from millpond.spark.sources.value_schemas import (
     NO_NUMBER,
     NOT_THERE,
@@ -138,8 +132,10 @@ def _columns(found: _Decoded, declared: StructType, strict: bool) -> tuple[list[
     except PySparkException as error:
         raise _Unfit(f"does not fit the columns: {str(error).splitlines()[0]}") from error
     reason = F.when(value.isNull(), F.lit(NO_PARSE))
-    misfit = any_of(part.misfit for part in parts)
-    return columns, reason if misfit is None or not strict else reason.when(misfit, F.lit(NO_FIT))
+    for part, field in zip(parts, declared.fields, strict=True):
+        if strict and part.misfit is not None:
+            reason = reason.when(part.misfit, F.lit(misfit_reason(field.name, field.dataType.simpleString())))
+    return columns, reason
 
 
 def _unknown(stream: Stream, fetches_unknown: bool) -> Column:

@@ -10,8 +10,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, CharType, DataType, MapType, StructType
 
-NO_FIT = "a value does not fit its column"
-
 
 class Parsed(NamedTuple):
     """Records with their parsed columns, one per field, and why a record is malformed (NULL if it is not)."""
@@ -42,7 +40,7 @@ def fitted(value: Column, kind: DataType, to: DataType) -> Fitted:
     if isinstance(kind, StructType) and isinstance(to, StructType):
         parts = [part_of(value, kind, name, part) for name, part in ((f.name, f.dataType) for f in to.fields)]
         made = F.struct(*(part.value.alias(name) for part, name in zip(parts, to.names, strict=True)))
-        return Fitted(F.when(value.isNotNull(), made), any_of(part.misfit for part in parts))
+        return Fitted(F.when(value.isNotNull(), made), _any_of(part.misfit for part in parts))
     if isinstance(kind, ArrayType) and isinstance(to, ArrayType):
         return Fitted(
             F.transform(value, lambda one: fitted(one, kind.elementType, to.elementType).value),
@@ -86,7 +84,7 @@ def part_of(value: Column, kind: StructType, name: str, to: DataType) -> Fitted:
     return fitted(value.getField(near[0]), kind[near[0]].dataType, to)
 
 
-def any_of(parts: Iterable[Column | None]) -> Column | None:
+def _any_of(parts: Iterable[Column | None]) -> Column | None:
     """Whether any of some conditions holds; None if there are no conditions."""
     found = None
     for part in parts:

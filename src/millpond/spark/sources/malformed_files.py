@@ -14,11 +14,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
+from millpond.formats.malformed_reasons import NO_FIT, NO_PARSE
 from millpond.model.endpoints import source_kind
 from millpond.model.stream import Stream
-from millpond.runtime.gather.text_events import NO_PARSE
 from millpond.spark.catalyst.data_types import quoted, schema_of
-from millpond.spark.sources.convert_values import NO_FIT
 from millpond.spark.sources.kafka import DEAD
 
 MODE, NAME, DROPS = "mode", "columnNameOfCorruptRecord", "DROPMALFORMED"

@@ -22,14 +22,14 @@ from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
 from millpond.errors import SetupError, UnknownSchemaError
+from millpond.formats.malformed_reasons import NO_PARSE, misfit_reason
 from millpond.formats.protobuf_schema import ProtoError, ProtoSchema, proto_schema
 from millpond.formats.schema_registry import HEADER, Registered
 from millpond.local_path import local_path
 from millpond.model.stream import Stream
 from millpond.plugins import imported as library
-from millpond.runtime.gather.text_events import NO_PARSE
 from millpond.spark.session.worker import worker_task
-from millpond.spark.sources.convert_values import NO_FIT, Parsed, is_strict
+from millpond.spark.sources.convert_values import Parsed, is_strict
 from millpond.spark.sources.value_schemas import (
     NO_NUMBER,
     NOT_THERE,
@@ -55,16 +55,16 @@ class Messages(NamedTuple):
     """Decodes values into columns with the stream's own schema, or with schemas by number (a text says why one is
     invalid).
 
-    `message` is the full name of the only expected message; None means the message that each value names. With
-    `fetches_unknown`, an unknown schema raises an error, so that the driver requests it; otherwise a value that names
-    one is malformed.
+    `message` is the full name of the only expected message; None means the message that each value names. `misfits`: by
+    column, why a message is malformed whose value does not fit; empty: it is not malformed. With `fetches_unknown`, an
+    unknown schema raises an error, so that the driver requests it; otherwise a value that names one is malformed.
     """
 
     stream: str
     file: ProtoSchema | None
     schemas: dict[int, ProtoSchema | str]
     message: str | None
-    strict: bool
+    misfits: tuple[str, ...]
     fetches_unknown: bool
     to: pa.StructType
 
@@ -84,8 +84,8 @@ class Messages(NamedTuple):
             except ProtoError as error:
                 reasons[mine] = _schema_error(which, error)
                 continue
-            if self.strict:
-                reasons[mine[found.misfit]] = NO_FIT
+            if self.misfits:
+                reasons[mine] = np.array([*self.misfits, None], object)[found.misfit]
             reasons[mine[found.broken]] = NO_PARSE
             parts.append(found.rows)
             places.append(mine)
@@ -149,7 +149,9 @@ def parse_protobuf(
     known, fetches_unknown = registered(options) if numbered(options) else ({}, False)
     schemas = {number: _read(number, schema) for number, schema in known.items()}
     file = None if numbered(options) else _of_file(stream, options, to)
-    messages = Messages(stream.name, file, schemas, options.get("message"), is_strict(options), fetches_unknown, to)
+    reasons = tuple(misfit_reason(field.name, field.dataType.simpleString()) for field in declared.fields)
+    misfits = reasons if is_strict(options) else ()
+    messages = Messages(stream.name, file, schemas, options.get("message"), misfits, fetches_unknown, to)
     kinds = [StructField(f"c{n}", field.dataType) for n, field in enumerate(declared.fields)]
     # Otherwise Spark may call the function twice, once for a filter that it pushes down.
     function = UserDefinedFunction(

@@ -14,8 +14,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from millpond.errors import QueryRefused, QueryTypeError, UnsupportedQuery
+from millpond.formats.malformed_reasons import (
+    NO_FIT,
+    NO_OBJECT,
+    NO_VALUE,
+    field_count_reason,
+    misfit_reason,
+)
 from millpond.model.stream import Field, Stream
-from millpond.runtime.gather.text_events import NO_PARSE, NO_VALUE
 from millpond.spark.catalyst.data_types import schema_of
 from millpond.spark.sources.avro import parse_avro
 from millpond.spark.sources.convert_values import Parsed, is_strict, padded
@@ -131,7 +137,7 @@ def _of_text(records: DataFrame, declared: StructType, options: Mapping[str, str
     given = {option: options[option] for option in _PARSERS[form].split() if option in options} | ours
     named = form == "json" and options.get("registry", "false").lower() == "true"
     text = (body() if named else F.col(VALUE)).cast("string")
-    made = F.from_json(text, schema, given) if form == "json" else F.from_csv(text, schema.toDDL(), given)
+    made = _from(form, text, schema, given)
     inside = F.col(_PARSED)
     columns = [inside[field.name].alias(field.name) for field in declared.fields]
     broken = inside.isNull() | inside[_CORRUPT].isNotNull()
@@ -142,4 +148,26 @@ def _of_text(records: DataFrame, declared: StructType, options: Mapping[str, str
     if named:
         records = with_number(records)
         empty = empty.when(F.col(NUMBER).isNull(), F.lit(NO_NUMBER))
-    return Parsed(records.select("*", made.alias(_PARSED)), columns, empty.when(broken, F.lit(NO_PARSE)))
+    reason = empty.when(broken, _why_malformed(form, text, declared, given))
+    return Parsed(records.select("*", made.alias(_PARSED)), columns, reason)
+
+
+def _why_malformed(form: str, text: Column, declared: StructType, given: Mapping[str, str]) -> Column:
+    """The reason why a text is malformed: its form, or the first column that is NULL although the text has a value.
+
+    Parsed into columns of strings, a text is malformed only by its form.
+    """
+    strings = StructType([StructField(name, StringType()) for name in (*declared.names, _CORRUPT)])
+    texts = _from(form, text, strings, given)
+    by_form = NO_OBJECT if form == "json" else field_count_reason(len(declared))
+    misfits = (
+        F.when(texts[field.name].isNotNull() & F.col(_PARSED)[field.name].isNull(),
+               F.lit(misfit_reason(field.name, field.dataType.simpleString())))
+        for field in declared.fields
+    )  # fmt: skip
+    return F.coalesce(F.when(texts.isNull() | texts[_CORRUPT].isNotNull(), F.lit(by_form)), *misfits, F.lit(NO_FIT))
+
+
+def _from(form: str, text: Column, schema: StructType, given: Mapping[str, str]) -> Column:
+    """A text parsed into the columns of a schema."""
+    return F.from_json(text, schema, dict(given)) if form == "json" else F.from_csv(text, schema.toDDL(), dict(given))

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from millpond.runtime.gather.text_events import NO_PARSE, NO_VALUE, TextEvents
+from millpond.formats.malformed_reasons import NO_OBJECT, NO_VALUE
+from millpond.runtime.gather.text_events import TextEvents
 from millpond.runtime.inputs.without_shuffle import Route, TaskMessage, packets_to_fold
 from millpond.runtime.task.column_layout import DEAD, ReadColumn, ReadLayout, StreamLayout, TextStream
 from millpond.runtime.task.obstacle import Obstacle, ObstacleError
@@ -38,13 +39,14 @@ def batch(*texts: bytes | None, streams: list[int] | None = None) -> pa.RecordBa
 
 def test_columns_are_at_their_positions_and_malformed_records_in_batches_of_their_own() -> None:
     texts = TextEvents(LAYOUT)
-    events, dead = texts.parsed([batch(b'{"k":"a","v":1}', b"{oops", None, b'{"k":"b"}')])
+    events, dead = texts.parsed([batch(b'{"k":"a","v":1}', b"{oops", None, b'{"k":"b"}', b'{"k":"c","v":"n/a"}')])
     assert events.schema.names == ["stream", "c0_0", "c1_0", "c1_1"]
     assert [column.to_pylist() for column in events.columns] == [[1, 1], [0, 3], [10, 13], [1, None]]
-    assert dead.column(0).to_pylist() == [DEAD, DEAD]
+    assert dead.column(0).to_pylist() == [DEAD, DEAD, DEAD]
     assert dead.column(1).to_pylist() == [
-        {"stream": "tx", "offset": 1, "value": b"{oops", "reason": NO_PARSE},
+        {"stream": "tx", "offset": 1, "value": b"{oops", "reason": NO_OBJECT},
         {"stream": "tx", "offset": 2, "value": None, "reason": NO_VALUE},
+        {"stream": "tx", "offset": 4, "value": b'{"k":"c","v":"n/a"}', "reason": "v is not a BIGINT"},
     ]
     assert texts.take_bytes() > 25
     assert texts.take_bytes() == 0
@@ -57,7 +59,8 @@ def test_csv_is_parsed_likewise_and_a_text_that_does_not_fit_is_malformed() -> N
     events, dead = TextEvents(csv).parsed([read])
     assert [column.to_pylist() for column in events.columns[1:]] == [[0, 2, 10], [10, 12, 20], [1, None, 3]]
     letters = [(row["value"], row["reason"]) for row in dead.column(1).to_pylist()]
-    assert letters == [(None, NO_VALUE), *((text, NO_PARSE) for text in odd)]
+    reasons = [*["the line does not have 2 fields"] * 2, *["v is not a BIGINT"] * 5]
+    assert letters == [(None, NO_VALUE), *zip(odd, reasons, strict=True)]
     for doubtful in (b"a;+1", b"a;1\nb;2", b'a"b;1', b" a;1", b"a;\xd9\xa1", b"\xff;1"):
         with pytest.raises(ObstacleError):
             list(TextEvents(csv).parsed([batch(b"a;1", doubtful)]))
