@@ -63,6 +63,7 @@ class Order(msgspec.Struct, frozen=True):
 
 
 _JOINED_TABLE = re.compile(r" (?:LEFT|EXISTENCE) JOIN (.+?)(?: \([0-9a-f]{16}\))? (?:ON|BY) ")
+_MARKER = re.compile("join[0-9]+")
 _FUNCTION = re.compile(r" through (\S+) \([0-9a-f]+\)")
 _ELEMENTS, _WITH_TIME = " LATERAL VIEW OUTER ", " WITH "
 _COMPUTED_TIME = re.compile(r" AS (\S+?)(?= WHERE | UNION ALL |$)")
@@ -230,6 +231,21 @@ class Stream(msgspec.Struct, frozen=True):
         added = ["a row for each element"] if _ELEMENTS in made.text else []
         added += dict.fromkeys(_COMPUTED_TIME.findall(made.text) if _WITH_TIME in made.text else [])
         return " and ".join(made.reads) + joined + through + (f", with {' and '.join(added)}" if added else "")
+
+    def joined(self, tables: DeclaredTables) -> dict[str, str]:
+        """What users call each joined table, by the name that precedes its columns in the stream.
+
+        >>> stream = Stream("pay_1a", (Field("join1", "boolean"), Field("join1.c", "int")),
+        ...     made_of=Derivation("pay LEFT JOIN csv file:/in/shops ON (a = join1.b)", ("pay",), ""))
+        >>> stream.joined(DeclaredTables(()))
+        {'join1': 'shops'}
+        """
+        text = "" if self.derived is None else self.derived.text
+        found = [field.name for field in self.columns if _MARKER.fullmatch(field.name)]
+        named = [tables.name_of(table) for table in _JOINED_TABLE.findall(text)]
+        if len(found) != len(named) or " UNION ALL " in text:  # the order of the branches is not known here
+            return {}
+        return dict(zip(sorted(found, key=lambda name: int(name.removeprefix("join"))), named, strict=True))
 
     @property
     def upstreams(self) -> tuple[str, ...]:

@@ -13,16 +13,19 @@ from millpond.plan.explain.price import QueryPrice, price_of_query
 from millpond.plan.groups.build import build_plan
 from millpond.plan.groups.plan import Plan
 from millpond.plan.options.first_complete_window import FirstWindow, first_window
-from millpond.plan.upstream.steps import with_inner
+from millpond.plan.upstream.steps import inputs_of, with_inner
 from millpond.reconfigure.apply import arranged, is_read, orphaned
+from millpond.reconfigure.budgets import with_versions
 from millpond.reconfigure.catalog import applied
-from millpond.reconfigure.changes import Add, Alter, Change, Shadow
+from millpond.reconfigure.changes import Add, Alter, Change, Drop, Shadow
 from millpond.reconfigure.hand_over import hand_over_text
 from millpond.reconfigure.inner_reports import labels, relabelled
+from millpond.reconfigure.lifecycle import current, query_of
 from millpond.reconfigure.placement_changes import Moved, moved_by
 from millpond.reconfigure.validate import KnownPond
 from millpond.runtime.epoch import Setting, closed_until, watermarks
 from millpond.runtime.inputs.replay import recalled_bytes
+from millpond.runtime.inspect.costs import Cost, costs
 from millpond.runtime.task.task_values import Watermark
 
 AT_ONCE = "at once"
@@ -60,8 +63,8 @@ class Price(NamedTuple):
     first epoch reads again. `source`: what a backfill reads again from the source, before the change is recorded.
     `first`: the first complete window, if windows have a fixed size and their rows are emitted when they close.
     `shards`: the shards that keep rows afterwards, if the change names them; `slots`: what moves between them.
-    `adds`: what an added query shares with the others and adds to them, in lines, step by step. `hand_over`: see
-    `hand_over_text`.
+    `adds`: what an added query shares with the others and adds to them, in lines, step by step; what a dropped query
+    frees, and what stays. `hand_over`: see `hand_over_text`.
     """
 
     cost: str
@@ -82,10 +85,34 @@ class Price(NamedTuple):
 def price_of(pond: KnownPond, change: Change, setting: Setting) -> Price:
     """The price of a change if it were made now; `setting` contains the layout of the read."""
     found = _price_of(pond, change, setting)
+    if isinstance(change, Drop):
+        return found._replace(adds=_drop_text(pond, change.name, setting.plan))
     if not isinstance(change, Add):
         return found
     streams, relations = (*pond.spec.streams, *change.streams), (*pond.spec.relations, *change.named)
     return found._replace(adds=price_by_step(setting.plan, change.stored.query, streams, relations))
+
+
+def _drop_text(pond: KnownPond, name: str, plan: Plan) -> str:
+    """What is freed if a query is dropped, which queries still read its streams, and what stays."""
+    query, by_name = query_of(pond.spec, name), {stream.name: stream for stream in pond.spec.streams}
+
+    def read(query: AnyQuery) -> dict[str, None]:
+        return dict.fromkeys(name for one in inputs_of(query, by_name) for name in by_name[one].declared_names)
+
+    cost = with_versions(pond.spec, costs(plan, pond.manifest, {})).get(name, Cost())
+    lines = [f"  frees     {cost.own_bytes:,} bytes of state that only {name} needs"]
+    if cost.shared_bytes:
+        lines.append(f"  shared    {cost.shared_bytes:,} bytes, its share of state that other queries need, stay")
+    for stream in read(query):
+        others = sorted(one.name for one in current(pond.spec) if one.name != name and stream in read(one))
+        lines.append(f"  reads     {stream}, which {', '.join(others) or 'no other query'} also reads")
+    if query.serve:
+        lines.append("  served    its rows are no longer served")
+    if not query.sink.goes_nowhere:
+        where = query.sink.path or next((text for key, text in query.sink.options if key in ("topic", "table")), "")
+        lines.append(f"  rows      those in {query.sink.format} {where}".rstrip() + " stay")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def price_by_step(

@@ -23,6 +23,7 @@ from millpond.plan.upstream.steps import inner_of, streams_of, with_inner
 
 _NAME = re.compile(rf"{INNER}[0-9a-f]+")
 _WORD = re.compile(rf"(?:{INNER})?\w+")
+_MARKER = re.compile(r"\b(join[0-9]+)\b(\.?)")
 _LOST = ("late", "dead")
 
 
@@ -62,14 +63,48 @@ def plain_names(text: str, label: str) -> str:
 
 
 def relabelled(text: str, names: Mapping[str, str]) -> str:
-    """The text with labels, see `labels`, instead of names."""
-    return _WORD.sub(lambda found: names.get(found[0], found[0]), text)
+    """The text with labels, see `labels`, instead of names.
+
+    Columns of a joined table are those of the stream that was named last before an empty line, or of all streams.
+
+    >>> print(relabelled("tx_1 where join1\\n  join1.c\\n\\ntx_2 join1.d, join2.e", {
+    ...     "tx_1": "tx with a", "tx_1/join1": "a", "tx_2/join1": "b", "tx_2/join2": "c"}))
+    tx with a where matches a
+      a.c
+    <BLANKLINE>
+    tx_2 b.d, c.e
+    """
+    tables: dict[str, dict[str, str]] = {}
+    for name, label in names.items():
+        stream, divided, marker = name.partition("/")
+        if divided:
+            tables.setdefault(stream, {})[marker] = label
+    every: dict[str, set[str]] = {}
+    for marker, label in (pair for of in tables.values() for pair in of.items()):
+        every.setdefault(marker, set()).add(label)
+    shared = {marker: found.pop() for marker, found in every.items() if len(found) == 1}
+
+    def line_of(line: str, own: Mapping[str, str]) -> str:
+        def table(found: re.Match[str]) -> str:
+            label = own.get(found[1], shared.get(found[1]))
+            return found[0] if label is None else f"{label}." if found[2] else f"matches {label}"
+
+        return _WORD.sub(lambda found: names.get(found[0], found[0]), _MARKER.sub(table, line) if tables else line)
+
+    lines, own = [], dict[str, str]()
+    for line in text.split("\n"):
+        if tables:
+            named = [tables[word] for word in _WORD.findall(line) if word in tables]
+            own = named[0] if named else own if line.strip() else {}
+        lines.append(line_of(line, own))
+    return "\n".join(lines)
 
 
 def stream_labels(streams: Iterable[Stream], relations: Collection[Relation]) -> dict[str, str]:
     """A readable and distinct name for each derived stream, see `Stream.labelled`.
 
     Equal names of two streams get the digests of their definitions, so no name is that of another stream after a drop.
+    Also the name of each joined table, under the name of the stream, `/`, and what precedes the columns of the table.
     """
     streams, tables = tuple(streams), DeclaredTables(relations)
     found = {
@@ -77,7 +112,8 @@ def stream_labels(streams: Iterable[Stream], relations: Collection[Relation]) ->
         for one in streams if one.derived is not None
     }  # fmt: skip
     taken = Counter([*found.values(), *(stream.name for stream in streams if stream.derived is None)])
-    return {
+    columns = {f"{one.name}/{name}": table for one in streams for name, table in one.joined(tables).items()}
+    return columns | {
         name: label if taken[label] == 1 else f"{label} ({name.rpartition('_')[2]})" for name, label in found.items()
     }
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -33,16 +35,21 @@ _NONE = pa.table({NET: pa.array([], pa.int64())})
 
 class ColumnDifference(NamedTuple):
     """A column in which rows of a query and its shadow differ: the number of pairs of rows with the same key, and the
-    largest difference of two numbers; None: the column has no numbers, or no two have a finite difference but 0."""
+    largest difference of two numbers; None: the column has no numbers, or no two have a finite difference but 0.
+
+    `greater`, `less`: the number of pairs in which the number of the shadow is greater or less.
+    """
 
     column: str
     rows: int
     largest: float | None = None
+    greater: int = 0
+    less: int = 0
 
 
 class Difference(NamedTuple):
     """The rows that only the query emitted and those that only its shadow emitted, as JSON texts, and the number of
-    rows that both emitted. A row that was emitted several times is repeated.
+    rows that both emitted. A row that was emitted several times is repeated. Both lists begin with the rows of `pairs`.
 
     `n`: the last record that is included. `since`: the record after which the two are compared. `pairs`: the number of
     differing rows of the query for which the shadow has one row with the same window and key; `columns`: those in which
@@ -117,6 +124,7 @@ class ShadowComparison(ProcessFollower):
             if len(self._differing) > 1:
                 self._differing = [_summed(self._differing)]
             [whole], n, compared = self._differing, self._reached.n, self._compared
+        pairs, columns = _by_column(whole, keys)
         texts = _texts(whole)  # without the lock: this takes seconds for a million rows, while epochs apply records
         summed = sum_net(pa.table({"text": texts, NET: whole[NET]}), texts)  # different bits may have the same text
         rows, net = ([] if summed is None else summed[name].to_pylist() for name in ("text", NET))
@@ -125,7 +133,10 @@ class ShadowComparison(ProcessFollower):
             for side in (1, -1)
         ]  # fmt: skip
         same = (compared - sum(map(len, only))) // 2
-        return Difference(n, same, only[0], only[1], self._since, *_by_column(whole, keys))
+        if len(pairs):
+            paired = (texts.take(pa.array(one)).to_pylist() for one in pairs.T)
+            only = [_first(rows, first) for rows, first in zip(only, paired, strict=True)]
+        return Difference(n, same, only[0], only[1], self._since, len(pairs), columns)
 
     def with_windows(self, spec: PondSpec, manifest: Manifest) -> Difference:
         """The difference until now, with the windows that are compared."""
@@ -156,10 +167,17 @@ def _keys(queries: Iterable[AnyQuery]) -> tuple[str, ...]:
     return found.pop() if len(found) == 1 else ()
 
 
-def _by_column(rows: pa.Table, keys: Sequence[str]) -> tuple[int, tuple[ColumnDifference, ...]]:
-    """The number of pairs of differing rows with the same key, which both sides have once, and where they differ."""
+def _first(rows: list[str], first: list[str]) -> list[str]:
+    """The rows in an order that begins with some of them."""
+    others = Counter(rows)
+    others.subtract(first)
+    return [*first, *others.elements()]
+
+
+def _by_column(rows: pa.Table, keys: Sequence[str]) -> tuple[npt.NDArray[np.int64], tuple[ColumnDifference, ...]]:
+    """Pairs of positions of differing rows with the same key, which both sides have once, and where they differ."""
     if not len(rows) or not set(keys) <= set(rows.column_names) or not keys:
-        return 0, ()
+        return np.zeros((0, 2), np.int64), ()
     codes = json_objects(rows.select(keys), omit_nulls=False).dictionary_encode().indices.to_numpy()
     net, entries = rows[NET].to_numpy(), np.bincount(codes)
     place = [np.full(len(entries), -1) for _ in range(2)]
@@ -167,20 +185,26 @@ def _by_column(rows: pa.Table, keys: Sequence[str]) -> tuple[int, tuple[ColumnDi
         chosen = np.flatnonzero(net == side)
         places[codes[chosen]] = chosen
     paired = np.flatnonzero((entries == 2) & (place[0] >= 0) & (place[1] >= 0))
-    sides = [rows.take(pa.array(places[paired])) for places in place]
+    pairs = np.stack([places[paired] for places in place], axis=1)
+    sides = [rows.take(pa.array(one)) for one in pairs.T]
+    differs = pc.not_equal(*map(_texts, sides))  # different bits may have the same text
+    sides, pairs = [side.filter(differs) for side in sides], pairs[np.asarray(differs)]
     columns = (_in_column(name, *sides) for name in rows.column_names if name not in (*keys, NET))
-    return len(paired), tuple(column for column in columns if column.rows)
+    return pairs, tuple(column for column in columns if column.rows)
 
 
 def _in_column(name: str, query: pa.Table, shadow: pa.Table) -> ColumnDifference:
     texts = [json_objects(side.select([name]), omit_nulls=False) for side in (query, shadow)]
     differs = pc.not_equal(*texts)
     numbers = [side[name].filter(differs) for side in (query, shadow)]
-    return ColumnDifference(name, pc.sum(differs).as_py() or 0, _largest_difference(*numbers))
+    return ColumnDifference(name, pc.sum(differs).as_py() or 0, *_differences(*numbers))
 
 
-def _largest_difference(query: pa.ChunkedArray, shadow: pa.ChunkedArray) -> float | None:
-    """The largest finite difference, and None for 0: -0.0 and 0.0 differ as texts only. Only the result is rounded."""
+def _differences(query: pa.ChunkedArray, shadow: pa.ChunkedArray) -> tuple[float | None, int, int]:
+    """The largest finite difference, and None for 0: -0.0 and 0.0 differ as texts only. Only the result is rounded.
+
+    And in how many pairs the number of the shadow is greater, and less.
+    """
     kind = query.type
     if pa.types.is_integer(kind):
         exact = pa.decimal256(20)
@@ -189,12 +213,13 @@ def _largest_difference(query: pa.ChunkedArray, shadow: pa.ChunkedArray) -> floa
     elif pa.types.is_floating(kind):
         exact = pa.float64()
     else:
-        return None
+        return None, 0, 0
+    greater, less = (pc.sum(compare(shadow, query)).as_py() or 0 for compare in (pc.greater, pc.less))
     apart = pc.abs(pc.subtract(query.cast(exact), shadow.cast(exact)))
     if pa.types.is_floating(exact):
         apart = apart.filter(pc.is_finite(apart))
     largest = pc.max(apart).as_py()
-    return float(largest) if largest else None
+    return float(largest) if largest else None, greater, less
 
 
 def _summed(parts: Sequence[pa.Table]) -> pa.Table:

@@ -159,9 +159,13 @@ def test_pairs_with_the_same_key_are_compared_by_column(data: st.DataObject) -> 
             both += [(query[0], shadow[0])]
     numbers = [(one[1], other[1]) for one, other in both if one[1] != other[1]]
     texts = sum(one[2] != other[2] for one, other in both)
-    largest = max((float(abs(a - b)) for a, b in numbers if a is not None and b is not None), default=None)
-    wanted = [("v", len(numbers), largest)] * bool(numbers) + [("s", texts, None)] * bool(texts)
-    assert (pairs, [*columns]) == (len(both), wanted)
+    known = [(a, b) for a, b in numbers if a is not None and b is not None]
+    largest = max((float(abs(a - b)) for a, b in known), default=None)
+    sides = sum(a < b for a, b in known), sum(a > b for a, b in known)
+    wanted = [("v", len(numbers), largest, *sides)] * bool(numbers) + [("s", texts, None, 0, 0)] * bool(texts)
+    assert (len(pairs), [*columns]) == (len(both), wanted)
+    found = [] if rows is None else [rows.select(["k", "v", "s"]).take(pa.array(one)).to_pylist() for one in pairs]
+    assert Counter((tuple(a.values()), tuple(b.values())) for a, b in found) == Counter(both)
 
 
 def test_the_largest_difference_of_a_column_is_a_finite_number() -> None:
@@ -169,8 +173,9 @@ def test_the_largest_difference_of_a_column_is_a_finite_number() -> None:
         "k": [1, 1, 2, 2], "f": [float("nan"), 1.0, 2.0, 2.5], "zero": [float("nan"), 1.0, -0.0, 0.0],
         "u": pa.array([2**64 - 1, 0, 0, 1], pa.uint64()), "d": [Decimal("1.25"), None] * 2, NET: [1, -1, 1, -1],
     }  # fmt: skip
-    wanted = (("f", 2, 0.5), ("zero", 2, None), ("u", 2, float(2**64 - 1)), ("d", 2, None))
-    assert shadow_report._by_column(pa.table(odd), ["k"]) == (2, wanted)
+    wanted = (("f", 2, 0.5, 1, 0), ("zero", 2, None, 0, 0), ("u", 2, float(2**64 - 1), 1, 1), ("d", 2, None, 0, 0))
+    pairs, columns = shadow_report._by_column(pa.table(odd), ["k"])
+    assert (pairs.tolist(), columns) == ([[0, 1], [2, 3]], wanted)
 
 
 def test_epochs_are_applied_while_a_difference_is_computed(

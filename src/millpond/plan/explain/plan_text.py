@@ -13,7 +13,7 @@ from millpond.model.endpoints import source_kind
 from millpond.model.expressions import Column, Expression, Foreign, Literal, columns_of, render, walk
 from millpond.model.join import Join
 from millpond.model.query import Query
-from millpond.model.selection import Selection, zone_of
+from millpond.model.selection import Selection, is_inner, zone_of
 from millpond.model.stream import Stream
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Framed, Session, Sliced
 from millpond.plan.explain.amounts import count_of, duration
@@ -46,7 +46,7 @@ def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
     stateless = f" and {len(plan.selections)} stateless" if plan.selections else ""
     stateless += f" and {count_of(len(plan.joins.plans), 'join')}" if plan.joins.plans else ""
     lines = [
-        f"plan {plan.id}: {count_of(len(plan.all_queries), 'query')} in "
+        f"plan {plan.id}: {_counted(plan)} in "
         f"{count_of(len(plan.groups), 'group')}{stateless} over {count_of(len(streams), 'stream')}",
         *_sources_of(streams, declared),
     ]
@@ -85,6 +85,19 @@ def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
     if declared:  # the origin of a query's rows is known only with the streams
         lines += ["", *subquery_lines(plan, declared)]
     return readable("\n".join(lines) + "\n", plan)
+
+
+def _counted(plan: Plan) -> str:
+    """The number of queries, and how many of them are not those of users: shadows, old versions and inner queries."""
+    names = [query.name for query in plan.all_queries]
+    kinds = {
+        "shadow": sum(name.endswith("@shadow") for name in names),
+        "old version": sum(name.rpartition("@")[2].isdecimal() and "@" in name for name in names),
+        "inner query": sum(map(is_inner, names)),
+    }
+    others = ", ".join(count_of(count, kind) for kind, count in kinds.items() if count)
+    own = count_of(len(names) - sum(kinds.values()), "query")
+    return f"{own} and {others}" if others else own
 
 
 def _sources_of(streams: Sequence[str], declared: Sequence[Stream]) -> Iterator[str]:
@@ -151,7 +164,8 @@ def _times_of(stream: Stream) -> Iterator[str]:
         yield "    no order: which events are late depends on how the input is divided into epochs"
     else:
         awaited = f", and waits for {', '.join(order.partitions)}" if order.partitions else ""
-        yield f"    in the order of {order.offset} within each {order.partition}{awaited}"
+        by = f"{order.offset} within each {order.partition}" if stream.derived is None else "its source"
+        yield f"    in the order of {by}{awaited}"
         yield f"    a partition without events for {duration(order.idle_after_us)} does not hold back the watermark"
     if stream.max_ahead_us is not None:
         yield f"    an event more than {duration(stream.max_ahead_us)} ahead of the clock is dead"

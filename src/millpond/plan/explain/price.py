@@ -144,7 +144,8 @@ def _lines(price: QueryPrice) -> Iterator[str]:
         yield f"    = {measure_text(measure)}  with {', '.join(names_of)}"
     yield from _events(price)
     before, after = price.edges
-    yield f"  edges     {_change(rate_text(before), rate_text(after), price.before)} per hour"
+    rate = _change(rate_text(before), rate_text(after), price.before)
+    yield f"  edges     {rate} per hour: the number of slices per key with events"
     times_kept = [duration(us) for us in price.kept_us]
     reason = ": its longest window, with its delay and as long as it is corrected"
     if not any(plan.query.corrected_for_us for plan in group.queries):

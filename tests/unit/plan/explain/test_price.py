@@ -51,7 +51,7 @@ def test_what_it_brings_is_named() -> None:
     text = price_text(found, ["about 1 byte", "at most 2"])
     assert "  columns   1 more: kind; 3 shared\n" in text
     assert "    + max(amount) where ((kind = 'pos') and isnotnull(amount))\n" in text
-    assert "  edges     6 → 12 per hour\n" in text
+    assert "  edges     6 → 12 per hour: the number of slices per key with events\n" in text
     assert "  kept      61 minutes → 7 hours of event time" in text
     assert "  delay     one more, 1 hour" in text
     assert text.endswith("  state     about 1 byte\n            at most 2\n")
@@ -71,7 +71,7 @@ def test_a_group_of_its_own() -> None:
     assert found.before is None
     text = price_text(found, [])
     assert "a group of its own: tx by kind" in text
-    assert "  edges     1 per hour\n" in text
+    assert "  edges     1 per hour: the number of slices per key with events\n" in text
 
 
 def test_a_name_that_is_taken() -> None:
@@ -95,6 +95,6 @@ def test_sessions_ride_on_sessions_over_the_same_events() -> None:
     found = price(plan, query("pauses", Session(5 * MINUTE), ("count", None), ("max", AMOUNT)))
     assert found.before is not None and [one.kind for one in found.measures] == ["max", "count"]
     text = price_text(found, [])
-    assert "  edges     0, as before per hour\n" in text
+    assert "  edges     0, as before per hour: " in text
     assert "  kept      31 minutes, as before of event time after the last event of a session" in text
     assert price(plan, query("paid", Session(5 * MINUTE), ("count", None), where=POS)).before is None
