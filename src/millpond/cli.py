@@ -33,6 +33,7 @@ from millpond.service.terminal import serve_arguments as arguments
 from millpond.service.terminal.command_groups import GroupedCommands
 from millpond.service.terminal.dead_letters import dlq
 from millpond.service.terminal.overview import current_failure
+from millpond.service.terminal.parameters import param
 from millpond.service.terminal.parse_arguments import assigned
 from millpond.service.terminal.sql_shell import add_sql
 from millpond.service.terminal.text import columns, folded, printable, terminal_width, trace_lines
@@ -48,6 +49,7 @@ Master = Annotated[str, typer.Option("--master", metavar="URL", help=BY_NAME["ma
 Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help=BY_NAME["memory"].help)]
 
 app.add_typer(dlq, name="dlq")
+app.add_typer(param, name="param")
 _VERBOSE = ("-v", "--verbose")
 
 

@@ -35,6 +35,7 @@ from millpond.reconfigure.changes import (
     Resume,
     SetParameter,
     Shadow,
+    UnsetParameter,
     change_of,
 )
 from millpond.reconfigure.lifecycle import current, query_of
@@ -95,6 +96,10 @@ def applied(spec: PondSpec, n: int, change: Change) -> PondSpec:
         case SetParameter():
             feeds = {name: fed for name, fed in effects.feeds.items() if name != change.name}
             parameters = effects.parameters | {change.name: change.value}
+            return _with_queries(spec, _with(effects, parameters=parameters, feeds=feeds), spec.all_queries)
+        case UnsetParameter():
+            feeds = {name: fed for name, fed in effects.feeds.items() if name != change.name}
+            parameters = {name: value for name, value in effects.parameters.items() if name != change.name}
             return _with_queries(spec, _with(effects, parameters=parameters, feeds=feeds), spec.all_queries)
         case Feed():
             fed = effects.feeds.get(change.name)  # the parameter keeps its value until new rows change it

@@ -171,6 +171,10 @@ class SetParameter(msgspec.Struct, frozen=True, tag_field="kind", tag="param", o
     before: int = -1
 
 
+class UnsetParameter(_NamedChange, frozen=True, tag_field="kind", tag="unset", omit_defaults=True):
+    """Removes a live parameter that no query uses, and ends its feed."""
+
+
 class Feed(msgspec.Struct, frozen=True, tag_field="kind", tag="feed", omit_defaults=True):
     """Lets a live parameter take its values from a column of the rows of a query's newest window, until it is set.
 
@@ -185,8 +189,8 @@ class Feed(msgspec.Struct, frozen=True, tag_field="kind", tag="feed", omit_defau
 
 
 Change: TypeAlias = (
-    Add | Drop | Pause | Resume | Alter | End | Shadow | Promote | Discard | SetParameter | Feed | Scale | Move | Halt
-    | Resharded
+    Add | Drop | Pause | Resume | Alter | End | Shadow | Promote | Discard | SetParameter | UnsetParameter | Feed
+    | Scale | Move | Halt | Resharded
 )
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from millpond.errors import ChangeRefused
+from millpond.errors import ChangeRefused, one_of
 from millpond.log.manifest import Manifest
 from millpond.model.change_history import ALWAYS, StoredQuery
 from millpond.model.join import Join
@@ -50,6 +50,7 @@ from millpond.reconfigure.changes import (
     Resume,
     SetParameter,
     Shadow,
+    UnsetParameter,
 )
 from millpond.reconfigure.first_window import TimeSources, beginning, steps_begin
 from millpond.reconfigure.hand_over import can_hand_over, first_start, handed_over_at, has_closed_all
@@ -200,6 +201,21 @@ def param(pond: KnownPond, name: str, value: Constant, who: str = "") -> SetPara
     return SetParameter(name, another_value(name, value, effects.parameters.get(name), users, fraction), who)
 
 
+def unset(pond: KnownPond, name: str, who: str = "") -> UnsetParameter:
+    """Check that a live parameter can be removed; returns the change to record.
+
+    Raises:
+        ChangeRefused: it does not exist, or a query uses it.
+    """
+    known = pond.spec.effects.parameters
+    if name not in known:
+        raise ChangeRefused(f"There is no parameter {name}.", one_of(name, sorted(known)))
+    if users := users_of(name, pond.spec.all_queries, {stream.name: stream for stream in pond.spec.streams}):
+        use = "uses" if len(users) == 1 else "use"
+        raise ChangeRefused(f"{', '.join(users)} {use} the parameter {name}.", "First drop or alter what uses it.")
+    return UnsetParameter(name, who)
+
+
 def feed(pond: KnownPond, name: str, query: str, column: str, who: str = "") -> Feed:
     """Check that the rows of a query can set a live parameter; returns the change to record.
 
@@ -235,7 +251,7 @@ def _check_parameters(spec: PondSpec, query: AnyQuery, fresh: Sequence[Stream]) 
     unknown = sorted({named.name for named in named_in_steps} - {*parameters})
     if unknown:
         what = f"{query.name} names parameters that have no value: {', '.join(unknown)}."
-        raise ChangeRefused(what, "Set them first: `millpond param set`, or `pond.param`.")
+        raise ChangeRefused(what, "Set them first: `millpond param set --new`, or `pond.param`.")
     for named in named_in_steps:
         if named.type != parameters[named.name].type:
             kinds = f"is now of type {parameters[named.name].type}. It was {named.type} when {query.name} was analysed"

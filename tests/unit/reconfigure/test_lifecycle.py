@@ -237,6 +237,8 @@ def test_the_wire_form_of_changes_is_pinned() -> None:
     assert change_text(validate.drop(pond, "count", who="ann")) == '{"kind":"drop","name":"count","who":"ann"}'
     text = change_text(validate.param(pond, "limit", 5))
     assert text == '{"kind":"param","name":"limit","value":{"node":"literal","text":"5","type":"bigint"}}'
+    pond = after(pond, lambda pond: validate.param(pond, "limit", 5))
+    assert change_text(validate.unset(pond, "limit", "ann")) == '{"kind":"unset","name":"limit","who":"ann"}'
     added = validate.add(pond, EACH)
     assert change_text(added).startswith('{"kind":"add","asked":{"stateless":{"name":"each",')
     assert change_of(change_text(added)) == added
@@ -327,9 +329,16 @@ def test_a_parameter_that_nothing_uses_takes_a_value_of_another_type() -> None:
     fed = applied(pond.spec, 3, Feed("limit", "count", "n"))
     with pytest.raises(ChangeRefused, match=r"used by the feed from count\.n"):
         validate.param(pond._replace(spec=fed), "limit", "abc")
+    removed = applied(fed, 4, validate.unset(pond._replace(spec=fed), "limit"))
+    assert (removed.effects.parameters, removed.effects.feeds) == ({}, {})
+    with pytest.raises(ChangeRefused, match="There is no parameter limt") as refused:
+        validate.unset(pond, "limt")
+    assert "limit" in refused.value.cure
     hidden = after(pond, lambda pond: validate.shadow(pond, judged("each")))
     with pytest.raises(ChangeRefused, match="used by each@shadow"):
         validate.param(hidden, "limit", "abc")
+    with pytest.raises(ChangeRefused, match="each@shadow uses the parameter limit"):
+        validate.unset(hidden, "limit")
 
 
 def test_a_feed_that_is_changed_keeps_the_value_in_force() -> None:

@@ -216,6 +216,14 @@ class QueryChanges:
             return
         self._requests.request(lambda pond: validate.param(pond, name, value, named(who)))
 
+    def unset(self, name: str, *, who: str | None = None) -> None:
+        """Remove a live parameter that no query uses.
+
+        Raises:
+            ChangeRefused: it does not exist, or a query uses it.
+        """
+        self._requests.request(lambda pond: validate.unset(pond, name, named(who)))
+
     def declare_parameters(self, spec: PondSpec) -> None:
         """Record parameters that were given or declared before the pond was opened, if the pond lacks them or has them
         with another type than declared; called when it was opened.

@@ -162,6 +162,7 @@ class Pond:
     discard = _delegate("_changes", QueryChanges.discard)
     diff = _delegate("_changes", QueryChanges.diff)
     param = _delegate("_changes", QueryChanges.param)
+    unset = _delegate("_changes", QueryChanges.unset)
     params = _delegate("_changes", QueryChanges.params)
     feed = _delegate("_changes", QueryChanges.feed)
     price_of = _delegate("_changes", QueryChanges.price_of)

@@ -35,6 +35,7 @@ from millpond.service.api.messages import (
     QueryShown,
     Refusal,
     Relocation,
+    Replay,
     Status,
     StreamShown,
     Value,
@@ -259,14 +260,25 @@ class Client:
         """Move the served rows of some buckets to another store; returns when they have arrived, without a timeout."""
         return self._change("POST", "rows/move", dry_run, Relocation(what, to), patient=True)
 
-    def param(self, name: str, value: bool | int | float | str | list[int | float | str]) -> Changed:
-        """Set a live parameter, in force from the next epoch on."""
-        return self._call("PUT", f"params/{_segment(name)}", Changed, content=msgspec.json.encode(Value(value)))
+    def param(
+        self, name: str, value: bool | int | float | str | list[int | float | str], *, new: bool = False
+    ) -> Changed:  # fmt: skip
+        """Set a live parameter, in force from the next epoch on; `new`: make it, for queries that come later."""
+        return self._call("PUT", f"params/{_segment(name)}", Changed, content=msgspec.json.encode(Value(value, new)))
+
+    def unset(self, name: str) -> Changed:
+        """Remove a live parameter that no query uses."""
+        return self._call("DELETE", f"params/{_segment(name)}", Changed)
 
     def feed(self, name: str, query: str, column: str) -> Changed:
         """Let a live parameter take its values from the rows of a query's newest window."""
         content = msgspec.json.encode(Feeds(query, column))
         return self._call("PUT", f"params/{_segment(name)}/feed", Changed, content=content)
+
+    def replay(self, stream: str, *, reason: str | None = None, dry_run: bool = False) -> Changed | Priced:
+        """Send the dead letters of a stream to their topics again, each once; `reason`: only those that contain it."""
+        path = f"streams/{_segment(stream)}/dead-letters/replay"
+        return self._change("POST", path, dry_run, Replay(reason), patient=True)
 
     def push(self, stream: str, events: Sequence[Mapping[str, Any]], *, key: str) -> PushDone:
         """Push events into a stream of JSON files; they are durable when this returns.

@@ -97,10 +97,20 @@ class PushDone(msgspec.Struct, frozen=True):
     repeated: bool
 
 
-class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A request to set a live parameter; for a parameter of IN, `value` may be a list."""
+class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A request to send dead letters of a stream again; `reason`: only those whose reason is or contains this text."""
+
+    reason: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+
+
+class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A request to set a live parameter; for a parameter of IN, `value` may be a list.
+
+    `new`: make the parameter if there is none of this name, for queries that come later.
+    """
 
     value: bool | int | float | str | list[int | float | str]
+    new: bool = False
 
 
 class Feeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -149,7 +159,7 @@ class Changed(Tabular, frozen=True, tag_field="answer", tag="changed"):
     `record`: the record of the change in the log; it is in force from the next epoch on. None: the query was added
     before the pond's first epoch. `complete_from_us`: the earliest start of a complete window; None: all windows are
     complete. `what`: for `scale` the number of instances, for `move` the buckets and their new store, for `add` the
-    folder of its rows, for `param` a note if no query uses it. `first`: see `First`. `hand_over`: if an altered query
+    folder of its rows. `first`: see `First`. `hand_over`: if an altered query
     has windows, which of them its old version emits, as text; then `complete_from_us` is that of its new version.
     """
 
@@ -167,12 +177,13 @@ class Priced(Tabular, frozen=True, tag_field="answer", tag="priced"):
 
     `cost`: one of `at once`, `complete at once`, `complete later`, `state moves`, `rows are copied`.
     `complete_from_us`: the earliest start of a complete window; None: all windows are complete. `rereads`: the read
-    restarts on its checkpoint. `freed_bytes`: state that the change frees. `moved_buckets`, `moved_bytes`: state that
-    migrates to other instances. `effective`: the first epoch with the change, as the number of its record.
-    `recalled_bytes`: retained events that the first epoch replays. `reread_bytes`, `reread_records`: the amount that
-    a backfill reads from files, or from Kafka. `first`: see `First`. `shards`: the servers of the store that keep
-    rows afterwards, if the change names them; `slots_buckets`, `slots_bytes`: rows that move between them. `adds`: what
-    an added query shares with the others and adds to them, as text. `hand_over`: see `Changed`.
+    restarts on its checkpoint. `freed_bytes`: state that the change frees. `moved_buckets`, `moved_bytes`: state
+    that migrates to other instances. `effective`: the first epoch with the change, as the number of its record.
+    `recalled_bytes`: retained events that the first epoch replays. `reread_bytes`, `reread_records`: the amount
+    that a backfill reads from files, or from Kafka. `first`: see `First`. `shards`: the servers of the store that
+    keep rows afterwards, if the change names them; `slots_buckets`, `slots_bytes`: rows that move between them.
+    `adds`: what an added query shares with the others and adds to them, or what a dropped query frees and what
+    stays, as text. `hand_over`: see `Changed`.
     """
 
     cost: str
@@ -279,7 +290,8 @@ class FunctionShown(msgspec.Struct, frozen=True):
 class Parameter(msgspec.Struct, frozen=True):
     """A live parameter in force.
 
-    `source`: the column that feeds it, as `QUERY.column`. `record`: the epoch whose rows set the current value.
+    `source`: the column that feeds it, as `QUERY.column`. `record`: the change that set the current value, or the epoch
+    whose rows did; None: the pond began with it, or it was set more than 1,000 changes ago.
     """
 
     name: str
@@ -333,22 +345,26 @@ class ColumnDiffers(msgspec.Struct, frozen=True):
     """A column in which a query and its shadow differ.
 
     `rows`: the number of pairs of rows with the same window and key whose values differ. `largest`: the largest
-    difference of two numbers; None: the column has no numbers, or no two have a finite difference but 0.
+    difference of two numbers; None: the column has no numbers, or no two have a finite difference but 0. `greater`,
+    `less`: the number of pairs in which the number of the shadow is greater or less.
     """
 
     column: str
     rows: int
     largest: float | None = None
+    greater: int = 0
+    less: int = 0
 
 
 class Differs(msgspec.Struct, frozen=True):
     """The comparison of a query with its shadow, after the record `since` to the record `as_of`.
 
-    It begins when the shadow is added, and anew when the pond is opened. `same`: the number of rows that both emitted.
-    `only_query`, `only_shadow`: the number of rows that only one of them emitted, with some of these rows as examples.
-    `first`: the first window that is compared; None: there are no windows of a fixed size, or rows are emitted before
-    they close. `closed_us`: the compared windows end by this watermark. `pairs`: the number of differing rows that both
-    have with the same window and key; `columns`: where these differ.
+    It begins when the shadow is added, and anew when the pond is opened. `same`: the number of rows that both
+    emitted. `only_query`, `only_shadow`: the number of rows that only one of them emitted, with some of these rows
+    as examples. `first`: the first window that is compared; None: there are no windows of a fixed size, or rows are
+    emitted before they close. `closed_us`: the compared windows end by this watermark. `pairs`: the number of
+    differing rows that both have with the same window and key, with which the examples of both begin, in one order;
+    `columns`: where they differ.
     """
 
     as_of: int

@@ -32,7 +32,7 @@ from millpond.service.api.messages import (
 from millpond.service.console.layout import Alert
 from millpond.service.console.readings import Readings
 from millpond.service.server.app import named
-from millpond.service.terminal.text import change_text
+from millpond.service.terminal.text import change_lines, change_text
 
 Call = Callable[[str, bool], Changed | Priced]
 """Makes a change, for a requester, or only prices it (dry run)."""
@@ -71,7 +71,7 @@ async def propose(readings: Readings, change: Proposal, done: Callable[[], objec
     """Show what a change would do, and make it if that is confirmed; then call `done`."""
     with _dialog(change.title) as dialog, ui.card().classes("w-full"):
         ui.label(change.title).classes("text-lg").props('role="heading" aria-level="2"')
-        effect = ui.label("Estimating …").props('aria-live="polite"')
+        effect = ui.label("Estimating …").props('aria-live="polite"').classes("whitespace-pre-line")
         alert = Alert()
         with ui.row():
             confirm = ui.button("Apply").props("no-caps")
@@ -102,7 +102,7 @@ async def propose(readings: Readings, change: Proposal, done: Callable[[], objec
         effect.text = "It is in force from the next epoch on."
         return
     try:
-        effect.text = change_text(await run_in_threadpool(change.call, requester, True))
+        effect.text = "\n".join(change_lines(await run_in_threadpool(change.call, requester, True)))
         confirm.enabled = True
     except Exception as error:
         effect.text = ""
@@ -217,6 +217,14 @@ def set_parameter(readings: Readings, parameter: Parameter) -> None:
     with _form(readings, f"Value of {parameter.name} ({parameter.type})", proposal):
         value = ui.input("Value, as JSON", value=msgspec.json.encode(parameter.value).decode())
         value.props("outlined dense autofocus").classes("w-full")
+
+
+def unset_parameter(readings: Readings, parameter: Parameter) -> Proposal:
+    """Remove a live parameter that no query uses."""
+    value, name = parameter.value, parameter.name
+    made: Call = lambda who, _: readings.verbs.set(name, Value(value, new=True), who)  # type: ignore[arg-type]  # noqa: E731
+    undo = None if value is None else Proposal(f"Set {name} to {value}", made, priced=False)
+    return Proposal(f"Unset {name}", lambda who, _: readings.verbs.unset(name, who), undo, priced=False)
 
 
 def _value(text: str) -> Value:

@@ -1,10 +1,10 @@
-"""The page of dead letters: their number by topic and reason, the newest ones, and a button that sends them again."""
+"""The page of dead letters: their number by topic and reason, the newest ones, and buttons that send them again."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from nicegui import ui
+from nicegui import events, ui
 
 from millpond.service.console.changes import Call, Proposal, propose
 from millpond.service.console.layout import code, fill, page, pushed, table
@@ -18,6 +18,11 @@ def show_dead_letters(readings: Readings) -> None:
     """Show the page."""
     with page("Dead letters"):
         counts = table("Dead letters", _COLUMNS, _COLUMNS[3:4], row_key="at")
+        counts.add_slot(
+            "body-cell-reason",
+            '<q-td :props="props">{{ props.value }} <q-btn flat dense no-caps label="Replay" '
+            """:aria-label="'Replay ' + props.value" @click="$parent.$emit('replay', props.row)" /></q-td>""",
+        )
         buttons = ui.row().classes("w-full items-center")
         newest = code("Newest dead letters")
         offered: tuple[str, ...] | None = None
@@ -35,11 +40,17 @@ def show_dead_letters(readings: Readings) -> None:
                 buttons.clear()
                 with buttons:
                     for stream in streams:
-                        change = Proposal(f"Replay the dead letters of {stream}", _replay(readings, stream))
+                        change = Proposal(f"Replay the dead letters of {stream}", _replay(readings, stream, None))
                         ui.button(f"Replay {stream}", on_click=partial(propose, readings, change)).props("no-caps")
 
+        async def chosen(event: events.GenericEventArguments) -> None:
+            stream, reason = event.args["stream"], event.args["reason"]
+            title = f"Replay the dead letters of {stream} with the reason: {reason}"
+            await propose(readings, Proposal(title, _replay(readings, stream, reason)))
+
+        counts.on("replay", chosen)
         pushed(readings, LETTERS_SECONDS, update)
 
 
-def _replay(readings: Readings, stream: str) -> Call:
-    return lambda who, dry: readings.verbs.replay(stream, who, dry)
+def _replay(readings: Readings, stream: str, reason: str | None) -> Call:
+    return lambda who, dry: readings.verbs.replay(stream, reason, who, dry)

@@ -22,6 +22,7 @@ LOADING = "Loading …"
 """What a page shows before its scripts have run, and a table before its rows are read."""
 
 SINCE = "Rows, late and dead events are counted since this process leads."
+PARTS = "ms and shared kB are a query's parts of what it shares with others; own kB is freed by a drop."
 """Says what the counts of queries cover."""
 
 # The colours of texts and buttons contrast by 4.5 to 1 with what is behind them.

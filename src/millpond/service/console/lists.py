@@ -11,8 +11,8 @@ from nicegui import events, ui
 
 from millpond.clock import utc
 from millpond.service.api.messages import Event, Parameter, QueryShown
-from millpond.service.console.changes import add_query, set_parameter
-from millpond.service.console.layout import SINCE, fill, page, pushed, table
+from millpond.service.console.changes import add_query, propose, set_parameter, unset_parameter
+from millpond.service.console.layout import PARTS, SINCE, fill, page, pushed, table
 from millpond.service.console.readings import QUERIES_SECONDS, STATUS_SECONDS, Readings
 from millpond.service.server.browser.access import CONSOLE
 
@@ -39,7 +39,7 @@ def show_queries(readings: Readings) -> None:
         for column in shown.columns:
             column["sortable"] = True
         shown.add_slot("body-cell-name", _LINK)
-        ui.label(SINCE).classes("text-sm")
+        ui.label(f"{SINCE} {PARTS}").classes("text-sm")
 
         async def update() -> None:
             found = matching(await readings.queries(), text.value or "")
@@ -96,7 +96,9 @@ def show_parameters(readings: Readings) -> None:
         shown.add_slot(
             "body-cell-value",
             '<q-td :props="props">{{ props.value }} <q-btn flat dense no-caps label="Set" '
-            """:aria-label="'Set ' + props.row.name" @click="$parent.$emit('set', props.row.name)" /></q-td>""",
+            """:aria-label="'Set ' + props.row.name" @click="$parent.$emit('set', props.row.name)" />"""
+            '<q-btn flat dense no-caps label="Unset" '
+            """:aria-label="'Unset ' + props.row.name" @click="$parent.$emit('unset', props.row.name)" /></q-td>""",
         )
 
         async def chosen(event: events.GenericEventArguments) -> None:
@@ -104,11 +106,16 @@ def show_parameters(readings: Readings) -> None:
             if found:
                 set_parameter(readings, found[0])
 
+        async def removed(event: events.GenericEventArguments) -> None:
+            for one in [one for one in await readings.parameters() if one.name == event.args]:
+                await propose(readings, unset_parameter(readings, one))
+
         async def update() -> None:
             rows = [_parameter(one) for one in await readings.parameters()]
             fill(shown, rows, "No query uses a live parameter: DECLARE VARIABLE declares one.")
 
         shown.on("set", chosen)
+        shown.on("unset", removed)
         pushed(readings, STATUS_SECONDS, update)
 
 

@@ -112,11 +112,22 @@ def _figures(query: QueryShown) -> dict[str, str]:
         "Rows": f"{counts.get('rows', 0):,}",
         "Late events": f"{counts.get('late', 0):,}",
         "Dead events": f"{counts.get('dead', 0):,}",
-        "Time in the newest epoch": f"{counts.get('time_us', 0) / 1e3:,.1f} ms",
+        "Time in the newest epoch": _time(counts),
         "State of its own": f"{counts.get('own_bytes', 0) / 1e3:,.1f} kB",
         "Its share of state": f"{counts.get('shared_bytes', 0) / 1e3:,.1f} kB",
         "Keys": f"{counts.get('keys', 0):,}",
     }
+
+
+def _time(counts: dict[str, int]) -> str:
+    """The time of a query, and of which measured time it is a part.
+
+    >>> _time({"time_us": 500, "group_us": 4000, "group_queries": 8}), _time({"time_us": 500, "group_queries": 1})
+    ('0.5 ms, its part of 4.0 ms of a group of 8 queries', '0.5 ms')
+    """
+    time, group, queries = (counts.get(name, 0) for name in ("time_us", "group_us", "group_queries"))
+    part = f", its part of {group / 1e3:,.1f} ms of a group of {queries:,} queries" if queries > 1 else ""
+    return f"{time / 1e3:,.1f} ms{part}"
 
 
 async def _difference(readings: Readings, query: QueryShown) -> str:

@@ -49,6 +49,7 @@ from millpond.service.api.messages import (
     QueryShown,
     Refusal,
     Relocation,
+    Replay,
     RowsSent,
     Status,
     StreamShown,
@@ -116,6 +117,7 @@ def make_app(verbs: HostedPond, rows: RowStream, exposition: Callable[[str], tup
     app = FastAPI(title="Millpond", version=VERSION, docs_url=None, redoc_url=None, redirect_slashes=False)
     _show(app, verbs)
     _change(app, verbs)
+    _parameters(app, verbs)
     _exchange(app, verbs, rows)
     _expose(app, exposition)
     _explain(app)
@@ -287,10 +289,26 @@ def _change(app: FastAPI, verbs: HostedPond) -> None:
         relocation = await _read(request, Relocation)
         return _answered(await run_in_threadpool(verbs.move_rows, relocation, who, dry_run))
 
+    @app.post(
+        "/v1/streams/{name}/dead-letters/replay", **_doc(change, Replay),
+        summary="Send the dead letters of a stream to their topics again",
+    )  # fmt: skip
+    async def replay(request: Request, name: str, who: Who, dry_run: DryRun = False) -> Response:
+        reason = (await _read(request, Replay)).reason
+        return _answered(await run_in_threadpool(verbs.replay, named(name), reason, who, dry_run))
+
+
+def _parameters(app: FastAPI, verbs: HostedPond) -> None:
+    """Add the routes that change live parameters."""
+
     @app.put("/v1/params/{name}", **_doc(Changed, Value), summary="Set a live parameter")
     async def parameter(request: Request, name: str, who: Who) -> Response:
         value = await _read(request, Value)
         return _answered(await run_in_threadpool(verbs.set, named(name), value, who))
+
+    @app.delete("/v1/params/{name}", **_doc(Changed), summary="Remove a live parameter that no query uses")
+    def unset(name: str, who: Who) -> Response:
+        return _answered(verbs.unset(named(name), who))
 
     @app.put("/v1/params/{name}/feed", **_doc(Changed, Feeds), summary="Feed a live parameter from rows of a query")
     async def feed(request: Request, name: str, who: Who) -> Response:

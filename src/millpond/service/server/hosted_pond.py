@@ -22,7 +22,7 @@ from millpond.control.diagnose.dead_letters import StreamLetters, left_out_line,
 from millpond.control.pond.pond import Pond
 from millpond.control.pond.report import QUERY
 from millpond.control.wiring.pond_reader import key_columns, served_query
-from millpond.errors import NotServingError, RequestError
+from millpond.errors import ChangeRefused, NotServingError, RequestError
 from millpond.followers.prune import PruneFollower
 from millpond.followers.sinks.kinds import KINDS, remote_names, sink_kind
 from millpond.model.endpoints import NOWHERE, Sink
@@ -66,7 +66,7 @@ from millpond.service.server.pushed_events import push
 from millpond.service.server.supervisor import Supervisor
 from millpond.spark.reading.intake import Behind
 
-_COSTS = ("time_us", "own_bytes", "shared_bytes", "keys")
+_COSTS = ("time_us", "own_bytes", "shared_bytes", "keys", "group_us", "group_queries")
 _DEDUPLICATED = ("deduplicate", "deduplicate_within")
 _PRICED = ("emit", "correct_for", "incomplete", "backfill", "late_by", "state_ttl", "time_zone")
 """The fields of `NewQuery`, besides the text and those above, on which the price of a query depends."""
@@ -182,20 +182,23 @@ class HostedPond:
         found = self._reader.now()
         return [] if found is None else [*stream_letters(found[1])]
 
-    def replay(self, stream: str, who: str, dry_run: bool) -> Changed | Priced:
-        """Send the dead letters of a stream to their topics again, each once, if the operator offers these topics."""
+    def replay(self, stream: str, reason: str | None, who: str, dry_run: bool) -> Changed | Priced:
+        """Send the dead letters of a stream to their topics again, each once, if the operator offers these topics.
+
+        `reason`: only those whose reason is or contains this text.
+        """
         self._pond()
         one = next((one for one in self.dead_letters() if one.stream == stream), None)
         if one is None:
             raise RequestError(f"The stream {stream[:80]!r} keeps no dead letters.", "Choose one with 'dead.path'.")
         one.check()
         if dry_run:
-            found, left_out = unsent(one.folder, one.connection, None)
+            found, left_out = unsent(one.folder, one.connection, None, reason)
             kinds = "; ".join(f"{kind.letters} to {kind.topic}: {kind.reason}" for kind in found)
             price = f"sends {count_of(sum(kind.letters for kind in found), 'dead letter')} again"
             price += f" ({kinds})" if found else ""
             return Priced(f"{price}. {left_out_line(left_out)}" if left_out else price)
-        sent, left_out = replay(one.folder, one.connection, None)
+        sent, left_out = replay(one.folder, one.connection, None, reason)
         _log.info("dead letters of %s were sent again for %s: %d; left out: %d", stream, who, sent, left_out)
         what = f"{count_of(sent, 'dead letter')} sent"
         return Changed("replay", stream, what=f"{what}. {left_out_line(left_out)}" if left_out else what)
@@ -302,13 +305,20 @@ class HostedPond:
         return self._recorded("move", "rows")
 
     def set(self, name: str, value: Value, who: str) -> Changed:
-        """Set the value of a live parameter."""
-        self._pond().param(name, value.value, who=who)
-        used = self._reader.parameters_in_use()
-        near = difflib.get_close_matches(name, used, 1)
-        did = f" (did you mean {near[0]}?)" if near else ""
-        note = None if name in used else f"no query uses it{did}; those in use are {', '.join(sorted(used)) or 'none'}"
-        return replace(self._recorded("param", name), what=note)
+        """Set the value of a live parameter; one that no query uses must exist, or be requested as new."""
+        pond, known = self._pond(), [one.name for one in self._reader.parameters()]
+        if name not in known and not value.new and self._reader.now() is not None:
+            near = difflib.get_close_matches(name, known, 1)
+            mean = f"Did you mean {near[0]}? " if near else f"There are {', '.join(known)}. " if known else ""
+            later = f"`millpond param set --new {name[:80]}=…` makes one for queries that come later."
+            raise ChangeRefused(f"There is no parameter {name[:80]}.", mean + later)
+        pond.param(name, value.value, who=who)
+        return self._recorded("param", name)
+
+    def unset(self, name: str, who: str) -> Changed:
+        """Remove a live parameter that no query uses."""
+        self._pond().unset(name, who=who)
+        return self._recorded("unset", name)
 
     def feed(self, name: str, feeds: Feeds, who: str) -> Changed:
         """Let a live parameter take its values from the rows of a query."""

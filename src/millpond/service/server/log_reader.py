@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import islice, takewhile
 
 import msgspec
 
@@ -29,7 +29,7 @@ from millpond.plan.upstream.steps import inner_of, inputs_of
 from millpond.reconfigure.catalog import complete_from, history, in_force, query_name, visible
 from millpond.reconfigure.changes import Add, Alter, Change, End, Feed, Halt, SetParameter, Shadow, kind_name
 from millpond.reconfigure.hand_over import hand_over_text
-from millpond.reconfigure.inner_reports import parameters_of_steps, stream_labels, visible_quarantine
+from millpond.reconfigure.inner_reports import stream_labels, visible_quarantine
 from millpond.reconfigure.lifecycle import HALTED, current, state_in
 from millpond.runtime.epoch import closed_until, watermarks
 from millpond.runtime.inputs.parameter_feeds import fed_values
@@ -47,6 +47,9 @@ from millpond.service.api.messages import (
 _FAR = 256
 """From this many records behind on, loading a saved manifest is faster than reading the records."""
 
+_MOST_CHANGES = 1000
+"""The number of newest changes among which those that set parameters are searched."""
+
 Counts = Callable[[str], dict[str, int]]
 
 
@@ -63,6 +66,7 @@ class LogReader:
         self._truth: Truth | None = None
         self._spec: tuple[str, int, PondSpec] | None = None
         self._shown: tuple[PondSpec, list[QueryShown]] | None = None
+        self._settings = _Settings()
 
     def now(self) -> tuple[Truth, PondSpec] | None:
         """The log with the manifest at its newest record, and the spec in force there; None: no pond was run."""
@@ -83,7 +87,7 @@ class LogReader:
 
     def frozen(self) -> LogReader:
         """A reader whose methods all return the state as of now."""
-        return _FrozenReader(self._address, self.now())
+        return _FrozenReader(self._address, self.now(), self._settings)
 
     def _newest(self, truth: Truth) -> Manifest:
         head = truth.log.last(truth.manifest.n)
@@ -124,14 +128,6 @@ class LogReader:
             shown = self._shown = spec, [_query(spec, _inputs(query, streams), query) for query in queries]
         return shown[1]
 
-    def parameters_in_use(self) -> frozenset[str]:
-        """The names of the live parameters that queries in force use."""
-        found = self.now()
-        if found is None:
-            return frozenset()
-        streams = {stream.name: stream for stream in found[1].streams}
-        return frozenset[str]().union(*(parameters_of_steps(query, streams) for query in found[1].all_queries))
-
     def parameters(self) -> list[Parameter]:
         """The live parameters in force by name."""
         found = self.now()
@@ -141,11 +137,13 @@ class LogReader:
         effects = spec.effects
         feeds = {fed.name: fed for fed in feeds_of(effects.feeds, effects.parameters, spec.all_queries)}
         given, records = fed_values(feeds.values(), truth.manifest), truth.manifest.fed
-        shown = []
+        set_by, shown = self._settings.records(truth), []
         for name in sorted(effects.parameters):
             constant, fed = given.get(name, effects.parameters[name]), feeds.get(name)
             source = None if fed is None else f"{fed.query}.{fed.column}"
-            record = records[name].n if name in given and not isinstance(records, msgspec.UnsetType) else None
+            record = set_by.get(name)
+            if name in given and not isinstance(records, msgspec.UnsetType):
+                record = records[name].n
             shown.append(Parameter(name, plain_of(constant), constant.type, source, record))
         return shown
 
@@ -190,12 +188,30 @@ class LogReader:
         return [_event(one.n, one.at_us, one.change) for one in islice(history(truth.log, truth.manifest), limit)]
 
 
+class _Settings:
+    """The newest change that set each live parameter; each change of the history is read once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: dict[str, int] = {}
+        self._newest = -1
+
+    def records(self, truth: Truth) -> dict[str, int]:
+        """The records of these changes, by the name of the parameter."""
+        with self._lock:
+            fresh = islice(history(truth.log, truth.manifest), _MOST_CHANGES)
+            newer = [*takewhile(lambda one: one.n > self._newest, fresh)]
+            self._newest = max([self._newest, *(one.n for one in newer)])
+            self._found |= {one.change.name: one.n for one in reversed(newer) if isinstance(one.change, SetParameter)}
+            return dict(self._found)
+
+
 class _FrozenReader(LogReader):
     """A reader of one state of the log."""
 
-    def __init__(self, given: Given, found: tuple[Truth, PondSpec] | None) -> None:
+    def __init__(self, given: Given, found: tuple[Truth, PondSpec] | None, settings: _Settings) -> None:
         super().__init__(given)
-        self._found = found
+        self._found, self._settings = found, settings
 
     def now(self) -> tuple[Truth, PondSpec] | None:
         return self._found

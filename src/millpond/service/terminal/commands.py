@@ -13,13 +13,13 @@ import typer
 from rich.console import RenderableType
 
 from millpond.control.commands.command_log import log_writer
-from millpond.errors import MillpondError, NotServingError, RequestError, SetupError
+from millpond.errors import MillpondError, NotServingError, SetupError
 from millpond.followers.sinks.kinds import KINDS, remote_names
 from millpond.service.api.messages import STATE_CHANGES, Changed, Priced
 from millpond.service.api.serve_options import Options
 from millpond.service.api.service_files import only_pond
 from millpond.service.terminal.overview import console, picture, redraw, text_of
-from millpond.service.terminal.parse_arguments import assigned, selected
+from millpond.service.terminal.parse_arguments import selected
 from millpond.service.terminal.serve_arguments import Range, Target, host_and_port, policy_of
 from millpond.service.terminal.text import (
     change_lines,
@@ -27,7 +27,6 @@ from millpond.service.terminal.text import (
     event_line,
     folded,
     function_line,
-    parameter_line,
     printable,
     query_line,
     query_lines,
@@ -159,7 +158,6 @@ def add_verbs(app: typer.Typer) -> None:
         _state_change(app, change)
     _shows(app)
     _watch(app)
-    app.add_typer(_parameters(), name="param")
 
 
 def _changes(app: typer.Typer) -> None:
@@ -196,7 +194,7 @@ def _changes(app: typer.Typer) -> None:
                 connection=connection, budget=budget, incomplete=incomplete, backfill=backfill or False,
                 topic=topic, table=table, dry_run=dry_run, late_by=late_by, state_ttl=state_ttl, time_zone=time_zone,
             )  # fmt: skip
-        _show(done, as_json)
+        print_change(done, as_json)
 
     @app.command()
     def alter(
@@ -210,7 +208,7 @@ def _changes(app: typer.Typer) -> None:
                 name, selected(text), deduplicate=deduplicate or (), deduplicate_within=deduplicate_within,
                 dry_run=dry_run,
             )  # fmt: skip
-            _show(done, as_json)
+            print_change(done, as_json)
 
     @app.command()
     def shadow(
@@ -219,7 +217,7 @@ def _changes(app: typer.Typer) -> None:
     ) -> None:  # fmt: skip
         """Run a new version beside a query, for `millpond diff`."""
         with client(checkpoint, url, token, ca) as pond:
-            _show(pond.shadow(name, selected(text), dry_run=dry_run), as_json)
+            print_change(pond.shadow(name, selected(text), dry_run=dry_run), as_json)
 
 
 def _scale(app: typer.Typer) -> None:
@@ -244,7 +242,7 @@ def _scale(app: typer.Typer) -> None:
         if instances is None and wanted is None:
             raise typer.BadParameter("Give a number of instances, or --shards.")
         with client(checkpoint, url, token, ca) as pond:
-            _show(pond.scale(instances, shards=wanted, dry_run=dry_run), as_json)
+            print_change(pond.scale(instances, shards=wanted, dry_run=dry_run), as_json)
 
 
 def _relocate(app: typer.Typer) -> None:
@@ -258,7 +256,7 @@ def _relocate(app: typer.Typer) -> None:
         """Move served rows to a store that `serve --shard` allows."""
         with client(checkpoint, url, token, ca) as pond, _progress_of(pond, "move"):
             done = pond.relocate(what, to, dry_run=dry_run)
-        _show(done, as_json)
+        print_change(done, as_json)
 
 
 def _autoscale(app: typer.Typer) -> None:
@@ -271,7 +269,7 @@ def _autoscale(app: typer.Typer) -> None:
         from millpond.control.commands.autoscale import advice, advice_text
 
         found = advice(checkpoint or only_pond(), policy_of(instances, target))
-        _lines(found, as_json, [advice_text(found)])
+        print_lines(found, as_json, [advice_text(found)])
 
 
 def shards_of(text: str) -> int | tuple[str, ...]:
@@ -302,7 +300,7 @@ def _state_change(app: typer.Typer, kind: str) -> None:
         ca: Trusted = None, as_json: Json = False,
     ) -> None:  # fmt: skip
         with client(checkpoint, url, token, ca) as pond:
-            _show(pond.move(kind, name, dry_run=dry_run), as_json)
+            print_change(pond.move(kind, name, dry_run=dry_run), as_json)
 
 
 def _shows(app: typer.Typer) -> None:
@@ -315,7 +313,7 @@ def _shows(app: typer.Typer) -> None:
             found = pond.queries()
             streams = [] if as_json else pond.streams()
         lines = [*map(query_line, found), *map(stream_line, streams)]
-        _lines(found, as_json, lines, "The pond has no queries.")
+        print_lines(found, as_json, lines, "The pond has no queries.")
 
     @app.command()
     def show(
@@ -325,7 +323,7 @@ def _shows(app: typer.Typer) -> None:
         """Show the text, columns and state of a query."""
         with client(checkpoint, url, token, ca) as pond:
             found = pond.show(name)
-        _lines(found, as_json, query_lines(found))
+        print_lines(found, as_json, query_lines(found))
 
     @app.command()
     def functions(
@@ -335,7 +333,7 @@ def _shows(app: typer.Typer) -> None:
         """List the operator's functions and the queries that call them."""
         with client(checkpoint, url, token, ca) as pond:
             found = pond.functions(reload=reload)
-        _lines(found, as_json, map(function_line, found), "The operator has registered no functions.")
+        print_lines(found, as_json, map(function_line, found), "The operator has registered no functions.")
 
     @app.command()
     def history(
@@ -345,7 +343,7 @@ def _shows(app: typer.Typer) -> None:
         """List the latest changes: record, time, change and author."""
         with client(checkpoint, url, token, ca) as pond:
             found = pond.history(limit)
-        _lines(found, as_json, map(event_line, found), "There are no changes yet.")
+        print_lines(found, as_json, map(event_line, found), "There are no changes yet.")
 
     @app.command()
     def diff(
@@ -355,7 +353,7 @@ def _shows(app: typer.Typer) -> None:
         """Compare the rows of a query with those of its shadow."""
         with client(checkpoint, url, token, ca) as pond:
             found = pond.diff(name)
-        _lines(found, as_json, diff_lines(found))
+        print_lines(found, as_json, diff_lines(found))
 
 
 def _watch(app: typer.Typer) -> None:
@@ -392,7 +390,7 @@ def _watch(app: typer.Typer) -> None:
         with client(checkpoint, url, token, ca) as pond:
             found = pond.status()
             if as_json:
-                _lines(found, True, [])
+                print_lines(found, True, [])
             else:
                 placed = pond.placement() if placement else None
                 typer.echo(text_of(picture(found, pond.queries(), placed), console()))
@@ -420,48 +418,12 @@ def _watch(app: typer.Typer) -> None:
             redraw(state, console(), every)
 
 
-def _parameters() -> typer.Typer:
-    param = typer.Typer(help="List, set and feed live parameters.", no_args_is_help=True, rich_markup_mode=None)
-
-    @param.command("list")
-    def list_parameters(
-        checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False
-    ) -> None:
-        """List the live parameters and their values."""
-        with client(checkpoint, url, token, ca) as pond:
-            found = pond.params()
-        _lines(found, as_json, map(parameter_line, found), "The pond has no live parameters.")
-
-    @param.command("set")
-    def put(
-        values: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...", help="A number, true, false or text.")],
-        checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False,
-    ) -> None:  # fmt: skip
-        """Set live parameters, from the next epoch on."""
-        with client(checkpoint, url, token, ca) as pond:
-            for name, value in [assigned(one) for one in values]:
-                _show(pond.param(name, value), as_json)
-
-    @param.command("feed")
-    def feed(
-        name: str, source: Annotated[str, typer.Option("--from", metavar="QUERY.COLUMN", help="Whose rows feed it.")],
-        checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False,
-    ) -> None:  # fmt: skip
-        """Take a parameter from the newest rows of a query, until it is set."""
-        query, divided, column = source.partition(".")
-        if not divided:
-            raise RequestError(f"{source!r} is not of the form QUERY.COLUMN.", "Write --from top.merchant.")
-        with client(checkpoint, url, token, ca) as pond:
-            _show(pond.feed(name, query, column), as_json)
-
-    return param
+def print_change(done: Changed | Priced, as_json: bool) -> None:
+    """Print the effect of a change, or its price."""
+    print_lines(done, as_json, change_lines(done))
 
 
-def _show(done: Changed | Priced, as_json: bool) -> None:
-    _lines(done, as_json, change_lines(done))
-
-
-def _lines(found: object, as_json: bool, lines: Iterable[str], none: str = "") -> None:
+def print_lines(found: object, as_json: bool, lines: Iterable[str], none: str = "") -> None:
     """Print a response as JSON or as lines. If there are no lines, print `none` on standard error."""
     if as_json:
         typer.echo(msgspec.json.encode(found).decode())

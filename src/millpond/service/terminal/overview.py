@@ -23,6 +23,7 @@ from millpond.service.api.messages import Placed, QueryShown, Status, failure_te
 from millpond.service.terminal.text import instances_text, listed_problems
 
 _NO_EDGE = 10_000
+_PARTS = ("ms", "shared kB")
 
 
 def console() -> Console:
@@ -60,10 +61,16 @@ def _role(status: Status) -> str:
 
     >>> _role(Status("starting", "p", 7, 5, 2, "http://killed", starting_s=12.3))
     'starting, since 12 s: it reads events and takes changes when it leads'
+    >>> _role(Status("leader", "p", 7, 5, 2, "http://a")), _role(Status("standby", "p", 7, 5, 2, "http://a"))
+    ('leader, at http://a', 'standby; the leader is at http://a')
     """
     if status.starting_s is not None:
         return f"{status.role}, since {status.starting_s:.0f} s: it reads events and takes changes when it leads"
-    return status.role if status.leader is None else f"{status.role}, leader {status.leader}"
+    if status.leader is None:
+        return status.role
+    return f"{status.role}, at {status.leader}" if status.role == "leader" else (
+        f"{status.role}; the leader is at {status.leader}"
+    )  # fmt: skip
 
 
 def _numbers(status: Status, placed: Placed | None) -> Table:
@@ -156,6 +163,8 @@ class _Queries:
         for row in zip(*(column.cells for column in shown), strict=True):
             table.add_row(*row)
         yield table
+        if self._queries and any(column.name in _PARTS for column in shown):
+            yield Text(f"{' and '.join(_PARTS)}: parts of what queries share; own kB is freed by a drop", style="dim")
         hidden = [column.name for column in self._columns() if column.name not in {one.name for one in shown}]
         if hidden and self._queries:
             yield Text(f"More in a wider terminal, or with --json: {', '.join(hidden)}", style="dim")

@@ -123,8 +123,6 @@ def change_text(done: Changed | Priced) -> str:
     'add top at record 7'
     >>> change_text(Changed("alter", "hourly", 8, 60_000_000, hand_over="windows that start before …"))
     'alter hourly at record 8; windows that start before …'
-    >>> change_text(Changed("param", "limt", 8, what="no query uses it (did you mean limit?); those in use are limit"))
-    'param limt at record 8; no query uses it (did you mean limit?); those in use are limit'
     >>> change_text(Changed("add", "all", 7, what="/ponds/a/out/all"))
     'add all at record 7; rows go to /ponds/a/out/all'
     """
@@ -144,8 +142,6 @@ def change_text(done: Changed | Priced) -> str:
         if done.kind == "add":
             rows = "" if done.what is None else f"; rows go to {done.what}"
             return f"add {done.name}{where}{complete}{rows}"
-        if done.kind == "param":
-            return f"param {done.name}{where}{'' if done.what is None else f'; {done.what}'}"
         what = "" if done.what is None else f" to {done.what}" if done.kind == "scale" else f": {done.what}"
         return f"{done.kind} {done.name}{what}{where}{complete}"
     again = ", the read is restarted" if done.rereads else ""
@@ -214,10 +210,14 @@ def parameter_line(one: Parameter) -> str:
 
     >>> parameter_line(Parameter("top", ["/home"], "string", "busiest.page", 57))
     'top = ["/home"]  string  fed by busiest.page, its value by record 57'
+    >>> parameter_line(Parameter("limit", 700.0, "double", None, 3))
+    'limit = 700.0  double  set by record 3'
     """
-    given = "" if one.record is None else f", its value by record {one.record}"
-    fed = "" if one.source is None else f"  fed by {one.source}{given}"
-    return f"{one.name} = {_json(one.value)}  {one.type}{fed}"
+    if one.source is None:
+        source = "" if one.record is None else f"  set by record {one.record}"
+    else:
+        source = f"  fed by {one.source}{'' if one.record is None else f', its value by record {one.record}'}"
+    return f"{one.name} = {_json(one.value)}  {one.type}{source}"
 
 
 def function_line(one: FunctionShown) -> str:
@@ -278,9 +278,11 @@ def diff_lines(found: Differs) -> Iterator[str]:
         have = "has" if found.pairs == 1 else "have"
         yield f"{count_of(found.pairs, 'pair')} of these rows {have} the same window and key; columns that differ:"
         yield from _columns_that_differ(found)
+    pairs = [*zip(found.examples_of_query, found.examples_of_shadow, strict=False)][: found.pairs]
+    yield from (line for query, shadow in pairs for line in (f"- {query}", f"+ {shadow}"))
     sides = (("-", found.only_query, found.examples_of_query), ("+", found.only_shadow, found.examples_of_shadow))
     for sign, many, examples in sides:
-        yield from (f"{sign} {row}" for row in examples)
+        yield from (f"{sign} {row}" for row in examples[len(pairs) :])
         if many > len(examples):
             yield f"{sign} … and {count_of(many - len(examples), 'row')} more, of which none is shown"
 
@@ -288,7 +290,9 @@ def diff_lines(found: Differs) -> Iterator[str]:
 def _columns_that_differ(found: Differs) -> Iterator[str]:
     for one in found.columns:
         largest = "" if one.largest is None else f", by at most {one.largest:,.6g}"
-        yield f"  {one.column}  in {count_of(one.rows, 'pair')}{largest}"
+        sides = (f"{side} in {many:,}" for side, many in (("greater", one.greater), ("less", one.less)) if many)
+        which = " and ".join(sides)
+        yield f"  {one.column}  in {count_of(one.rows, 'pair')}{largest}{which and f'; the shadow has it {which}'}"
 
 
 def _json(value: object) -> str:

@@ -142,8 +142,16 @@ class Fake:
         return Changed("move", "rows", 10)
 
     def set(self, name: str, value: Value, who: str) -> Changed:
-        self._did("set", name, value.value, who)
+        self._did("set", name, value, who)
         return Changed("param", name, 9)
+
+    def unset(self, name: str, who: str) -> Changed:
+        self._did("unset", name, who)
+        return Changed("unset", name, 9)
+
+    def replay(self, stream: str, reason: str | None, who: str, dry_run: bool) -> Changed | Priced:
+        self._did("replay", stream, reason, who, dry_run)
+        return Changed("replay", stream, what="2 dead letters sent")
 
     def push(self, name: str, request: Push) -> PushDone:
         self._did("push", name, request)
@@ -189,7 +197,9 @@ def test_the_client_sends_what_the_pond_receives(bench: Bench) -> None:
     assert client.relocate("0-7", "lmdb:b") == Changed("move", "rows", 10)
     assert client.scale(3, dry_run=True) == Priced("state moves", None, False, 0, 4, 500, 11)
     assert client.scale(shards=["h:1", "h:2"]) == Changed("scale", "instances", 9)
-    assert client.param("names", ["a"]) == Changed("param", "names", 9)
+    assert client.param("names", ["a"], new=True) == Changed("param", "names", 9)
+    assert client.unset("names") == Changed("unset", "names", 9)
+    assert client.replay("tx", reason="bad", dry_run=True) == Changed("replay", "tx", what="2 dead letters sent")
     assert client.feed("names", "top", "k") == Changed("feed", "names", 9)
     assert client.lookup("spend", "ann", 7) == Found(5, {"n": 3}, (0, 10), 4)
     assert client.push("tx", [{"v": Decimal("1.50")}], key="k") == PushDone("tx", 1, False)
@@ -201,12 +211,14 @@ def test_the_client_sends_what_the_pond_receives(bench: Bench) -> None:
         ("alter", "spend", Version("SELECT 2"), who, False),
         ("shadow", "spend", Version("SELECT 3"), who, False),
         *((kind, "spend", who, False) for kind in ("drop", "pause", "resume", "promote", "rollback", "discard")),
-        ("set", "least", 7, who),
+        ("set", "least", Value(7), who),
         ("scale", Instances(3), who, False),
         ("move_rows", Relocation("0-7", "lmdb:b"), who, False),
         ("scale", Instances(3), who, True),
         ("scale", Instances(None, ("h:1", "h:2")), who, False),
-        ("set", "names", ["a"], who),
+        ("set", "names", Value(["a"], new=True), who),
+        ("unset", "names", who),
+        ("replay", "tx", "bad", who, True),
         ("feed", "names", "top", "k", who),
         ("lookup", "spend", ("ann", "7")),
         ("push", "tx", Push("k", [{"v": msgspec.Raw(b"1.50")}])),

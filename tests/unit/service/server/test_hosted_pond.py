@@ -18,7 +18,7 @@ from kit.simulator.changing_pond import ChangingPond
 from millpond.connections import VARIABLE
 from millpond.control.diagnose.dead_letters import Kind
 from millpond.control.pond.problems import Problem
-from millpond.errors import NotServingError, QueryRefused, RequestError
+from millpond.errors import ChangeRefused, NotServingError, QueryRefused, RequestError
 from millpond.followers.runner import FollowerStatus
 from millpond.followers.sinks.folder import MARKER_NAME, Marker
 from millpond.followers.sinks.kafka_publisher import Publisher
@@ -27,12 +27,12 @@ from millpond.model.aggregates import Aggregate
 from millpond.model.change_history import StoredQuery
 from millpond.model.change_json import Move, Scale
 from millpond.model.endpoints import Sink
-from millpond.model.expressions import Call, Column, Parameter
+from millpond.model.expressions import Column, literal
 from millpond.model.functions import UserFunction
 from millpond.model.query import Named, Query
 from millpond.model.stream import DEAD_LETTER, Field, Malformed, Retention, Stream
 from millpond.model.windows import Sliding
-from millpond.reconfigure.changes import Add, Alter, Shadow
+from millpond.reconfigure.changes import Add, Alter, SetParameter, Shadow
 from millpond.runtime.packets.row_batches import dead_letters_of
 from millpond.service.api.messages import Changed, Priced, Retained, SourceShown, Value
 from millpond.service.api.service_files import Places
@@ -45,7 +45,6 @@ HOUR = 3_600_000_000
 TX = Stream("tx", (Field("ts", "timestamp"), Field("v", "bigint")), retain=Retention(7 * 24 * HOUR, HOUR, 0, ("v",)))
 WORST = UserFunction("worst", "2", "rates:worst", "holistic", ("bigint",), "bigint", digest="ab" * 32)
 COUNT = Aggregate("count", None, None, "bigint")
-ABOVE = Call("gt", (Column("v", "bigint"), Parameter("limit", "bigint")), "boolean")
 CALLS = Aggregate(WORST.function, Column("v", "bigint"), None, "bigint")
 
 
@@ -140,25 +139,31 @@ def test_dead_letters_are_sent_again_only_to_topics_that_the_operator_offers(
     monkeypatch.setenv(VARIABLE, str(connections))
     connections.write_text('{"local": {"servers": "127.0.0.1:9"}}')
     with pytest.raises(QueryRefused, match="The topic t is not for requests that come over the network"):
-        hosted.replay("tx", "ann", False)
+        hosted.replay("tx", None, "ann", False)
     connections.write_text('{"local": {"servers": "127.0.0.1:9", "topics": ["t"]}}')
     monkeypatch.setattr(Publisher, "reached", lambda self: Cursor(0))
-    assert hosted.replay("tx", "ann", True) == Priced("sends 1 dead letter again (1 to t: bad)")
+    for reason in (None, "bad", "B"):
+        assert hosted.replay("tx", reason, "ann", True) == Priced("sends 1 dead letter again (1 to t: bad)")
+    with pytest.raises(RequestError, match="No dead letter has a reason with 'good'"):
+        hosted.replay("tx", "good", "ann", True)
     monkeypatch.setattr(Publisher, "reached", lambda self: Cursor(1))
-    assert hosted.replay("tx", "ann", True) == Priced("sends 0 dead letters again"), "it was sent before"
+    assert hosted.replay("tx", None, "ann", True) == Priced("sends 0 dead letters again"), "it was sent before"
     with pytest.raises(RequestError, match="keeps no dead letters"):
-        hosted.replay("in", "ann", True)
+        hosted.replay("in", None, "ann", True)
 
 
-def test_a_parameter_that_no_query_uses_is_noted(bench: Bench) -> None:
-    bench.leader = SimpleNamespace(param=lambda name, value, who: None)
-    set_ = bench.hosted.set("limt", Value(200), "ann")
-    assert set_.what == "no query uses it; those in use are none"
-    limited = replace(counting("two", "SELECT 2"), where=ABOVE)
-    bench.pond.change(Add(StoredQuery.of(limited), who="ann"))
-    mistyped = bench.hosted.set("limt", Value(200), "ann").what
-    assert mistyped == "no query uses it (did you mean limit?); those in use are limit"
-    assert bench.hosted.set("limit", Value(200), "ann").what is None
+def test_only_a_known_or_a_new_parameter_is_set(bench: Bench) -> None:
+    def param(name: str, value: float, who: str) -> None:
+        bench.pond.change(SetParameter(name, literal(value, "double"), who, before=bench.pond.spec.effects.last))
+
+    bench.leader = SimpleNamespace(param=param)
+    with pytest.raises(ChangeRefused, match=r"There is no parameter limit. `millpond param set --new limit=…` makes"):
+        bench.hosted.set("limit", Value(200), "ann")
+    assert bench.hosted.set("limit", Value(200, new=True), "ann").record == 1
+    with pytest.raises(ChangeRefused, match=r"There is no parameter limt. Did you mean limit\? `millpond param set"):
+        bench.hosted.set("limt", Value(200), "ann")
+    assert bench.hosted.set("limit", Value(300), "ann").record == 2
+    assert [(one.value, one.record) for one in bench.hosted.parameters()] == [(300.0, 2)]
 
 
 def test_a_reload_of_functions_is_logged_with_its_requester(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

@@ -56,7 +56,7 @@ def test_the_catalog_is_the_fold_of_the_log(tmp_path: Path) -> None:
     pond.change(SetParameter("least", literal(7, "bigint"), before=2))
     pond.change(Drop("two", before=3))
     assert [(query.name, query.state) for query in catalog.queries(lambda _: {})] == [("one", "paused")]
-    assert catalog.parameters() == [Parameter("least", 7, "bigint")]
+    assert catalog.parameters() == catalog.frozen().parameters() == [Parameter("least", 7, "bigint", None, 3)]
     found = catalog.history(9)
     assert [(event.record, event.kind, event.name) for event in found] == [
         (4, "drop", "two"), (3, "param", "least"), (2, "pause", "one"), (1, "add", "two"),

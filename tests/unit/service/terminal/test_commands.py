@@ -183,11 +183,11 @@ def test_long_lines_are_wrapped_between_words_at_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = " ".join(["window(ts,"] * 20)
-    commands._lines(None, False, [line])
+    commands.print_lines(None, False, [line])
     assert capsys.readouterr().out == f"{line}\n"
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setattr(commands, "terminal_width", lambda: 80)
-    commands._lines(None, False, [line])
+    commands.print_lines(None, False, [line])
     found = capsys.readouterr().out.splitlines()
     assert max(map(len, found)) <= 80 and " ".join(found).split() == line.split()
 
@@ -207,14 +207,14 @@ def test_a_shadow_is_shown_with_its_text() -> None:
 
 
 def test_a_comparison_says_that_it_stops() -> None:
-    first, columns = First(0, 10_000_000, 11_000_000), (ColumnDiffers("n", 1, 2.0), ColumnDiffers("name", 1))
+    first, columns = First(0, 10_000_000, 11_000_000), (ColumnDiffers("n", 1, 2.0, 1), ColumnDiffers("name", 1))
     found = Differs(7, 1, 25, 1, tuple("ab"), ("c",), 3, first, 30_000_000, 1, columns)
     assert [*diff_lines(found)][1:] == [
         "compared windows: the first from 1970-01-01 00:00:00Z to 1970-01-01 00:00:10Z, the last ends by "
         "1970-01-01 00:00:30Z",
         "1 pair of these rows has the same window and key; columns that differ:",
-        "  n  in 1 pair, by at most 2", "  name  in 1 pair",
-        "- a", "- b", "- … and 23 rows more, of which none is shown", "+ c",
+        "  n  in 1 pair, by at most 2; the shadow has it greater in 1", "  name  in 1 pair",
+        "- a", "+ c", "- b", "- … and 23 rows more, of which none is shown",
     ]  # fmt: skip
 
 
