@@ -166,7 +166,7 @@ def test_a_pond_is_served_changed_killed_and_taken_over(spark: SparkSession, tmp
             until(lambda: leader.status().events == 200, output_of("first"))
             with pytest.raises(ChangeRefused, match="least"):
                 leader.add("big", BIG, sink="json")
-            assert leader.param("least", 40).record
+            assert leader.param("least", 40, new=True).record
             price = leader.add("big", BIG, sink="json", dry_run=True)
             assert isinstance(price, Priced) and price.cost == "complete later"
             big = leader.add("big", BIG, sink="json")
