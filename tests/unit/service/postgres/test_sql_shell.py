@@ -16,7 +16,7 @@ from millpond.cli import app
 from millpond.errors import NotServingError, QueryRefused, RequestError, SetupError
 from millpond.service.api.messages import Changed, Priced, QueryShown
 from millpond.service.api.service_files import Leader, Places
-from millpond.service.terminal.commands import _lines
+from millpond.service.terminal.commands import print_lines
 from millpond.service.terminal.sql_shell import EndpointClient, QueryChange, Shell, SqlAddress, change_of
 from millpond.service.terminal.text import table_lines
 
@@ -153,7 +153,7 @@ def test_rows_and_names_cannot_command_the_terminal() -> None:
         shown = "\n".join(table_lines(["a\x1b]0;x\x07", "b"], [("\x1b[2J\r\x9b31m", "\u202ex\ty")], width))
         assert all(character.isprintable() or character == "\n" for character in shown), repr(shown)
     with redirect_stdout(StringIO()) as out:
-        _lines(None, False, ["a by ann: '\x1b[2J'\nb\tc"])
+        print_lines(None, False, ["a by ann: '\x1b[2J'\nb\tc"])
     assert out.getvalue() == "a by ann: '\\x1b[2J'\nb   c\n"
     assert r"\x1b[2J\r" in next(iter([*table_lines(["a"], [("\x1b[2J\r",)], None)][2:]))
 
