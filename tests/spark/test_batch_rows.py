@@ -48,7 +48,8 @@ def test_an_epoch_of_files_makes_few_calls_and_no_rdd_of_sparks_rows(spark: Spar
         pond.run(once=True)
     assert len(sizes) == 4
     assert any("EpochSink" in command for command in sent)
-    assert not [command for command in sent if command.startswith("c\nz:millpond.EpochSink\nrows")]
+    assert not [command for command in sent if command.startswith("c\nz:millpond.EpochSink\nframe")]
+    assert not [command for command in sent if "\ncomplete\n" in command], "Spark has planned no files"
     calls = [after - before for before, after in pairwise(sizes)]
     assert min(calls) < 40, calls
 
@@ -82,9 +83,11 @@ def operators(rows: ArrowRows) -> str:
     return str(field.get(rows._rows).treeString())
 
 
-@pytest.mark.parametrize("sink", [batch_rows.SINK, "millpond.Other"])
+@pytest.mark.parametrize(
+    ("sink", "postponed"), [(batch_rows.SINK, ()), (batch_rows.SINK, ("tx",)), ("millpond.Other", ())]
+)
 def test_a_batch_has_its_rows_whether_our_sink_can_be_loaded_or_not(
-    spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch, sink: str
+    spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch, sink: str, postponed: tuple[str, ...]
 ) -> None:
     ours = sink == batch_rows.SINK
     monkeypatch.setattr(batch_rows, "SINK", sink)
@@ -97,6 +100,8 @@ def test_a_batch_has_its_rows_whether_our_sink_can_be_loaded_or_not(
             yield pa.RecordBatch.from_arrays([pa.array(values, pa.binary())] * 2, names=DELTAS.names)
 
     def call(rows: BatchRows, number: int) -> None:
+        planned = rows._frame._jdf.queryExecution().logical().toString()
+        assert not ours or ("parquet" in planned) != bool(postponed), "Spark plans no files that are postponed"
         with jvm_calls() as sent:
             batch = rows.arrow_rows
             mapped = batch.map(threes, DELTAS).collect()
@@ -107,7 +112,7 @@ def test_a_batch_has_its_rows_whether_our_sink_can_be_loaded_or_not(
         found.append((number, rows.frame.where("v = 3").count()))
         assert mapped == [(b"3", b"3")] * found[-1][1]
 
-    writer = calling(reader.option("maxFilesPerTrigger", 2).load(str(folder / "in")), call)
+    writer = calling(reader.option("maxFilesPerTrigger", 2).load(str(folder / "in")), call, postponed)
     query = writer.option("checkpointLocation", str(folder / "c")).trigger(availableNow=True).start()
     assert query.awaitTermination(60)
     assert [number for number, _ in found] == [0, 1] and sum(count for _, count in found) == 4

@@ -17,6 +17,11 @@ class Backoff:
         self._waits, self._wait = 0, _FIRST_WAIT
         self.why = ""
 
+    @property
+    def is_next(self) -> bool:
+        """Whether to attempt it in the next epoch."""
+        return not self._waits
+
     def due(self) -> bool:
         """Whether to attempt it in this epoch; call it once an epoch."""
         if not self._waits:

@@ -174,7 +174,7 @@ class Driver:
         except Py4JError as error:
             raise self._explained(error) from error
         self._life.start()
-        return started(found.frame, self._epoch, self._checkpoint, once=self._once)
+        return started(found, self._epoch, self._checkpoint, once=self._once)
 
     def _reads(self, reading: Reading) -> None:
         self._tables, self._frame = reading.tables, reading.frame
@@ -352,6 +352,7 @@ class Driver:
         if self._frame is not None and not (self._once or self._batch_ended.is_set() or ended.events):
             self._warm_up.begin(self._frame)  # rather than beside an epoch that has events
         self._limits.set(self._query, self._advisers.pace.limits)
+        rows.postpone(self._advisers.files.next_by_tasks)
 
     def _hand_over(self, successor: Successor) -> None:
         """Record the changes that waited for the epoch's end, and continue with the successor or another query."""
@@ -378,7 +379,7 @@ class Driver:
         if rows is not None:
             self._advisers.batches.limit(spark)
             files = self._advisers.files.choose(
-                batch.start, batch.end, begun.sources, lambda *sources: without_sources(rows.frame, *sources)
+                batch.start, batch.end, begun.sources, lambda *sources: without_sources(rows, *sources)
             )
             by_spark += self._advisers.texts.by_spark(self.setting.layout, batch.start, batch.end)
 

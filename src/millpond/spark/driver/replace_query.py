@@ -27,7 +27,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from millpond.faults import FaultError, reached
 from millpond.runtime.task.column_layout import ReadLayout
 from millpond.spark.driver.checkpoint import copy_checkpoint, query_id, set_query_id
-from millpond.spark.reading.arrow_files import Readers
+from millpond.spark.reading.arrow_files import Readers, by_tasks
 from millpond.spark.session.batch_rows import BatchRows, Call, calling
 from millpond.spark.sources.file_tables import RefreshedTables
 
@@ -58,12 +58,13 @@ class Stopped(Exception):
     """
 
 
-def started(frame: DataFrame, call: Call, checkpoint: Path, *, once: bool) -> StreamingQuery:
+def started(reading: Reading, call: Call, checkpoint: Path, *, once: bool) -> StreamingQuery:
     """Start a streaming query from a checkpoint, over all existing input (`once`) or until it is stopped.
 
     The checkpoint is on this host, whatever the default file system of Hadoop is.
     """
-    writer = calling(frame, call).option("checkpointLocation", f"file:{checkpoint.absolute()}")
+    writer = calling(reading.frame, call, by_tasks(reading.readers))
+    writer = writer.option("checkpointLocation", f"file:{checkpoint.absolute()}")
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime="0 seconds")
     return writer.start()
 
@@ -105,7 +106,7 @@ class Successor:
         try:
             self.checkpoint = copy_checkpoint(self._before)
             reached("read.copied")
-            self.query = started(self.reading.frame, self._called, self.checkpoint, once=self._once)
+            self.query = started(self.reading, self._called, self.checkpoint, once=self._once)
         except (PySparkException, Py4JError, ConnectionError, OSError, FaultError):
             pass  # the running query then ends as usual, and the query after it reports the failure
         finally:

@@ -9,15 +9,16 @@ import org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedChe
 
 /** Checkpoints in files of the local disk, without a process for each file, and without a checksum beside it. */
 public class PlainCheckpoints extends FileSystemBasedCheckpointFileManager {
-    public PlainCheckpoints(Path path, Configuration configuration) {
-        super(path, plain(configuration));
+    /** Spark's has a thousand settings, and would be copied for each log of a query. */
+    private static final Configuration OWN = new Configuration(false);
+
+    static {
+        OWN.setClass("fs.file.impl", Files.class, FileSystem.class);
+        OWN.setBoolean("fs.file.impl.disable.cache", true);
     }
 
-    private static Configuration plain(Configuration configuration) {
-        Configuration own = new Configuration(configuration);
-        own.setClass("fs.file.impl", Files.class, FileSystem.class);
-        own.setBoolean("fs.file.impl.disable.cache", true);
-        return own;
+    public PlainCheckpoints(Path path, Configuration configuration) {
+        super(path, OWN);
     }
 
     /** Without Hadoop's own library in C its local files get their permissions from a process, `chmod`, each. */

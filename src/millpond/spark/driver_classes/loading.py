@@ -14,7 +14,10 @@ from pyspark.sql import SparkSession
 
 JAR = Path(__file__).with_name("driver_classes.jar")
 
-SOURCES = ("ArrowRows", "CatalystTrees", "EpochSink", "PlainCheckpoints", "PreferredHosts", "TableBroadcasts")
+SOURCES = (
+    "ArrowRows", "CatalystTrees", "EpochSink", "PlainCheckpoints", "PostponedFiles", "PreferredHosts",
+    "TableBroadcasts",
+)  # fmt: skip
 """The classes in the jar, by the name of their source."""
 
 

@@ -98,6 +98,11 @@ class ChosenFiles(NamedTuple):
         return any(rows.source == source for rows in self.task.sources)
 
 
+def by_tasks(readers: Readers) -> list[str]:
+    """The sources whose files gather tasks can read."""
+    return [name for name, rows in readers.items() if isinstance(rows, FileRows)]
+
+
 def readers_of(spark: SparkSession, wanted: Sequence[WantedStream], layout: ReadLayout) -> Readers:
     """How each source of an epoch's frame is read; `layout`: the frame's columns, in the order of `wanted`."""
     catalyst, streams = Catalyst(spark), [want.stream for want in wanted]
@@ -211,6 +216,12 @@ class ArrowFiles:
     def notes(self) -> dict[str, str]:
         """By stream of files that can be read into Arrow: its reader, and the reason, as text."""
         return {name: state.note("read") for name, state in self._states.items()}
+
+    @property
+    def next_by_tasks(self) -> list[str]:
+        """The sources whose files gather tasks are going to read in the next epoch, unless they meet an obstacle."""
+        waiting = {name for name, state in self._states.items() if not state.backoff.is_next}
+        return [name for name in by_tasks(self._readers) if name not in waiting]
 
     def choose(
         self, start: Offsets, end: Offsets, sources: Mapping[str, SourceUpdate], without: Without

@@ -8,17 +8,22 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
+from millpond.spark.session.batch_rows import BatchRows
+
 _SAME_PARTITIONS = ("SQLExecutionRDD", "MapPartitionsRDD")
 """Kinds of RDD of which partition i is computed from partition i of its parent."""
 
 
-def without_sources(frame: DataFrame, sources: Sequence[str], left_out: Collection[str]) -> DataFrame | None:
-    """The rows of an epoch's frame that come from other sources than those `left_out`.
+def without_sources(rows: BatchRows, sources: Sequence[str], left_out: Collection[str]) -> DataFrame | None:
+    """The rows of an epoch that come from other sources than those `left_out`.
 
     `sources`: all sources with new input, in the order of the frame, which is their union. Spark's plan of an epoch
     does not contain sources without new input. Returns None if the plan has another form.
     """
-    spark = frame.sparkSession
+    frame = rows.without(sources, left_out)
+    if frame is not None:
+        return frame
+    frame, spark = rows.frame, rows.session
     assert spark._jvm is not None
     plan = frame._jdf.queryExecution().analyzed()
     if _kind(plan) != "LogicalRDD":
