@@ -107,11 +107,11 @@ class Bench:
 def until(look: Callable[[], T | None], what: Callable[[], str], seconds: float = 200) -> T:
     """What `look` gives, once it gives something."""
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    while (began := time.monotonic()) < end:
         with suppress(NotServingError):
             if found := look():
                 return found
-        time.sleep(0.05)
+        time.sleep(min(1.0, max(0.05, 9 * (time.monotonic() - began))))  # a request takes CPU of the service, too
     raise AssertionError(what())
 
 
