@@ -14,7 +14,7 @@ are long, so that a step adds little.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from millpond.plan.groups.plan import GroupPlan
@@ -35,17 +35,18 @@ class Waits(NamedTuple):
     merges: bool = False
 
 
-def is_behind(ended_us: int, request_us: int, taken_us: int, began_us: int) -> bool:
+def is_behind(ended_us: int, request_us: Callable[[], int], taken_us: int, began_us: int) -> bool:
     """Whether an epoch reads a backlog, that is, input that existed when the previous epoch ended at `ended_us`.
 
-    Spark requests offsets from the sources, which takes `request_us`, fixes these at `taken_us`, and plans the read
+    Spark requests offsets from the sources, which takes `request_us()`, fixes these at `taken_us`, and plans the read
     until the epoch begins at `began_us`. A wait for input before `taken_us` that is shorter than the planning is
     ignored.
 
-    >>> is_behind(0, 20_000, 30_000, 55_000), is_behind(0, 20_000, 120_000, 145_000)
+    >>> is_behind(0, lambda: 20_000, 30_000, 55_000), is_behind(0, lambda: 20_000, 120_000, 145_000)
     (True, False)
     """
-    return taken_us - ended_us - request_us < began_us - taken_us
+    waited_us, planned_us = taken_us - ended_us, began_us - taken_us
+    return waited_us < planned_us or waited_us - request_us() < planned_us
 
 
 class QuietEpochs:

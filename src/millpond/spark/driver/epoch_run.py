@@ -346,7 +346,7 @@ class EpochRunner:
         """Record a migration's next step unless it should wait for a quiet epoch; return what should wait."""
         setting, writer = self._head.setting, self._head.writer
         manifest = writer.manifest
-        behind = is_behind(self._ended, request_us(), taken, now_us())
+        behind = is_behind(self._ended, request_us, taken, now_us())
         waits = self._quiet_epochs.decide_next(setting.plan.groups, watermarks(manifest), behind, lap_us())
         step = next_step(setting, manifest, waits.step)
         if step is not None:

@@ -136,8 +136,8 @@ public class PostponedFiles {
     /** A source of files. */
     private static class Batches extends FileStreamSource {
         private final PostponedFiles all;
-        private final SparkSession session;
         private final String name;
+        private final org.apache.spark.sql.classic.Dataset nothing;
 
         Batches(DataSource of, String name, String metadataPath, PostponedFiles all) {
             super(
@@ -146,8 +146,10 @@ public class PostponedFiles {
                 of.sourceInfo().schema(), of.sourceInfo().partitionColumns(), metadataPath,
                 CaseInsensitiveMap$.MODULE$.apply(of.options()));
             this.all = all;
-            this.session = (SparkSession) of.sparkSession();
             this.name = name;
+            this.nothing = org.apache.spark.sql.classic.Dataset$.MODULE$.ofRows(
+                (SparkSession) of.sparkSession(), LocalRelation$.MODULE$.apply(
+                    (Seq) DataTypeUtils.toAttributes(schema()), (Seq) Nil$.MODULE$, true, Option.empty()));
         }
 
         @Override
@@ -156,10 +158,8 @@ public class PostponedFiles {
             if (!all.names.contains(name)) {
                 return super.getBatch(start, end);
             }
-            LocalRelation empty = LocalRelation$.MODULE$.apply(
-                (Seq) DataTypeUtils.toAttributes(schema()), (Seq) Nil$.MODULE$, true, Option.empty());
-            all.left.put(name, new Left(this, start, end, empty));
-            return org.apache.spark.sql.classic.Dataset$.MODULE$.ofRows(session, empty);
+            all.left.put(name, new Left(this, start, end));
+            return nothing;
         }
 
         /** The files between two offsets, also of a source that is postponed. */
@@ -168,24 +168,26 @@ public class PostponedFiles {
         }
     }
 
-    /** The part of a batch that a source has left out, and what stands for it in the plan of the batch. */
+    /** The part of a batch that a source has left out. */
     private static class Left {
         private final Batches source;
         private final Option start;
         private final Offset end;
-        private final LocalRelation empty;
 
-        Left(Batches source, Option start, Offset end, LocalRelation empty) {
+        Left(Batches source, Option start, Offset end) {
             this.source = source;
             this.start = start;
             this.end = end;
-            this.empty = empty;
+        }
+
+        /** The columns of the empty relation in the plan of the batch; each has an id of its own. */
+        Seq columns() {
+            return source.nothing.queryExecution().analyzed().output();
         }
 
         LogicalRelation rows() {
             return new LogicalRelation(
-                source.files(start, end).relation(), (Seq) empty.output(), Option.empty(), true,
-                Option.apply(source));
+                source.files(start, end).relation(), columns(), Option.empty(), true, Option.apply(source));
         }
     }
 
@@ -201,10 +203,10 @@ public class PostponedFiles {
             if (!(node instanceof LocalRelation)) {
                 return null;
             }
-            Seq columns = ((LocalRelation) node).output(); // each has an id of its own
+            Seq columns = ((LocalRelation) node).output();
             for (Iterator each = left.values().iterator(); each.hasNext();) {
                 Left one = (Left) each.next();
-                if (one.empty.output().equals(columns)) {
+                if (one.columns().equals(columns)) {
                     return one;
                 }
             }

@@ -264,8 +264,10 @@ class ArrowFiles:
     def _divided(self, sources: tuple[FileRows, ...], files: Mapping[str, list[_File]]) -> FileTask:
         """Divide local files among tasks: large ones by row groups or bytes, small ones several to a task."""
         total = sum(file.size or 0 for group in files.values() for file in group)
-        cores = int(self._spark.sparkContext.defaultParallelism)
-        most = min(max(-(-total // cores), LEAST_BYTES), MOST_BYTES)
+        most = LEAST_BYTES
+        if total > LEAST_BYTES:
+            cores = int(self._spark.sparkContext.defaultParallelism)
+            most = min(max(-(-total // cores), LEAST_BYTES), MOST_BYTES)
         pieces: list[_Piece] = []
         delivered: list[FilePart] = []
         for number, rows in enumerate(sources):

@@ -11,6 +11,7 @@ from binascii import a2b_base64
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from py4j.java_gateway import JavaObject
@@ -30,6 +31,9 @@ Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 _LENGTH = struct.Struct(">i")
 
+_numbers: WeakKeyDictionary[SparkSession, dict[tuple[int, int], JavaObject]] = WeakKeyDictionary()
+"""The rows that `ArrowRows.numbers` has made in a session: Spark makes the RDD of an operator only once."""
+
 # py4j's own converter calls a function of Python for each byte.
 register_output_converter(BYTES_TYPE, lambda text, _client: bytearray(a2b_base64(text)))
 
@@ -45,7 +49,10 @@ class ArrowRows:
         """The numbers below `end`, in `parts` partitions."""
         if not load_class(spark, CLASS):
             return _Frames(spark, spark.range(0, end, 1, parts))
-        return cls(spark, _class(spark._jvm, "ArrowRows").numbers(spark._jsparkSession, end, parts))
+        known = _numbers.setdefault(spark, {})
+        if (end, parts) not in known:
+            known[end, parts] = _class(spark._jvm, "ArrowRows").numbers(spark._jsparkSession, end, parts)
+        return cls(spark, known[end, parts])
 
     @classmethod
     def of(cls, frame: DataFrame, plan: JavaObject | None = None) -> ArrowRows:

@@ -26,6 +26,7 @@ class BatchLimits:
     def __init__(self, session: SparkSession) -> None:
         self._given = session.conf.get(LIMIT, None) is not None
         self._small = False
+        self._applied: tuple[SparkSession, bool] | None = None
 
     def committed(self, epoch: CommittedEpoch) -> None:
         """Measure the rows of an epoch, and whether all of them were parsed."""
@@ -38,8 +39,9 @@ class BatchLimits:
 
     def limit(self, session: SparkSession) -> None:
         """Set the limit for the next epoch, in the session that reads it."""
-        if self._given:
+        if self._given or self._applied == (session, self._small):
             return
+        self._applied = session, self._small
         if self._small:
             session.conf.set(LIMIT, _NONE)
         else:

@@ -109,6 +109,12 @@ SETTINGS = (
         When.WANTED,
         "of a batch of more than 32 files Spark looks at each in a task of its own: a thousand take 2.4 s",
     ),
+    SparkSetting(
+        "spark.sql.streaming.fileSource.log.cleanupDelay",
+        "10s",
+        When.WANTED,
+        "every tenth batch looks at all lists of files that are kept: at those of ten minutes by default",
+    ),
     SparkSetting("spark.sql.execution.arrow.pyspark.enabled", "true", When.WANTED, "rows travel as Arrow"),
     SparkSetting("spark.ui.enabled", "false", When.LAUNCH, "no open port that was not requested"),
     SparkSetting("spark.ui.showConsoleProgress", "false", When.LAUNCH, "the terminal is ours"),

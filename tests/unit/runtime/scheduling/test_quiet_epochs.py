@@ -101,7 +101,8 @@ def test_steps_and_merges_wait_until_an_epoch_has_waited_for_what_it_reads() -> 
     for _ in range(2_000):
         taken = max(ended + 0.1 * dice.uniform(0.7, 1.1), unread + 0.05)
         began = taken + 0.08 * dice.uniform(0.9, 1.1)
-        found = is_behind(*(int(at * 1e6) for at in (ended, 0.09, taken, began)))
+        ended_us, taken_us, began_us = (int(at * 1e6) for at in (ended, taken, began))
+        found = is_behind(ended_us, lambda: 90_000, taken_us, began_us)
         waits = epochs.decide_next([group], {"s": Watermark(5)}, found, int(began * 1e6))
         steps, merges = steps + (not waits.step), merges + (not waits.merges)
         behind += unread < ended
