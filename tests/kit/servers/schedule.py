@@ -60,6 +60,13 @@ def unit_of_work(root: Path, nodeid: str) -> str:
     return _server_of(root / file) or file
 
 
+def ended_server(root: Path, nodeid: str, following: str) -> str | None:
+    """The server that no other process uses, nor this one after this test, because the `following` is of another unit.
+    """
+    unit = unit_of_work(root, nodeid)
+    return unit if unit in _SERVERS and unit_of_work(root, following) != unit else None
+
+
 def next_unit(root: Path, units: Iterable[str], session: bool) -> str:
     """Return the first unit that uses a session of Spark, or that uses none, long ones before others.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kit.servers.schedule import _LONG, next_unit, unit_of_work
+from kit.servers.schedule import _LONG, ended_server, next_unit, unit_of_work
 
 ROOT = Path(__file__).parents[4]
 FILES = {
@@ -20,6 +20,13 @@ FILES = {
 
 def test_files_that_share_a_server_are_one_unit_of_work() -> None:
     assert {file: unit_of_work(ROOT, f"{file}::test_one[a::b]") for file in FILES} == FILES
+
+
+def test_a_server_is_not_used_after_the_last_file_of_its_unit() -> None:
+    *kafka, hdfs, _, _, joins, _ = [f"{file}::test_one" for file in FILES]
+    assert ended_server(ROOT, kafka[1], kafka[0]) is None
+    assert {ended_server(ROOT, kafka[1], following) for following in (hdfs, joins)} == {"kafka"}
+    assert ended_server(ROOT, joins, kafka[0]) is None
 
 
 def test_files_with_a_session_of_spark_go_to_other_processes_than_those_without() -> None:
