@@ -42,9 +42,9 @@ from millpond.log.manifest import load
 from millpond.log.records import EpochRecord, decode
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Parameter, call, conjunction, literal
-from millpond.model.query import Named, Query
+from millpond.model.query import Named, Query, length_us
 from millpond.model.stream import Field, Order, Stream
-from millpond.model.windows import NEVER_LATE_US, RUNNING, Session, Sliding, Window, length_us
+from millpond.model.windows import NEVER_LATE_US, RUNNING, Session, Sliding, Window
 from millpond.plan.groups.build import build_plan
 from millpond.plan.options.output_modes import only_distinct
 from millpond.reconfigure.changes import SetParameter

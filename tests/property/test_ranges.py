@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from kit.inputs.cases import DELAYS, SECOND, Case, aggregate_of, random_case
 from kit.inputs.examples import examples, seeds
 from kit.judges.answers import Answers, Run, answers, dealt
 from kit.judges.naive_judge import held_against_twin
+from millpond.model.calendars.months import Months
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.windows import Range, Sliding
@@ -35,11 +37,24 @@ def ranged(query: Query, dice: random.Random) -> Query:
         replace(aggregate, preceding_us=frame) if dice.random() < 0.6 else aggregate
         for aggregate, frame in zip(query.aggregates, frames, strict=True)
     )
+    longest = 0
+    if dice.random() < 0.1:
+        months = Months(1, "Europe/Berlin")
+        longest = months.longest_us
+        aggregates = (replace(aggregates[0], preceding_us=UNSET, preceding_months=months), *aggregates[1:])
     pairs = (("v", "int"), ("amount", "double"), ("k", "string"), ("d", "decimal(38,6)"))
     columns = tuple(Column(*pair) for pair in pairs)
     of_event = tuple(dice.sample(columns, dice.randint(0, 3)))
     output = query.output + tuple(Named(f"e{i}", Column(f"event:{i}", one.type)) for i, one in enumerate(of_event))
-    widest = Range(max([*frames, dice.choice(FRAMES)]))
+    widest = Range(max([*frames, dice.choice(FRAMES), longest]))
+    if dice.random() < 0.3:
+        unit = dice.choice((1_000, SECOND, 5 * SECOND))
+        counted = [dice.randint(0, 12) * unit for _ in query.aggregates]
+        aggregates = tuple(
+            replace(aggregate, preceding_us=frame, preceding_months=UNSET)
+            for aggregate, frame in zip(aggregates, counted, strict=True)
+        )
+        widest = Range(max([*counted, 0]) + unit - 1, unit)
     return replace(query, window=widest, aggregates=aggregates, output=output, event=of_event)
 
 

@@ -24,8 +24,7 @@ from millpond.followers.view.view import ViewFollower, scan
 from millpond.log.locations.address import address_of
 from millpond.log.manifest import load
 from millpond.model.endpoints import Sink
-from millpond.model.query import Query
-from millpond.model.windows import length_us
+from millpond.model.query import Query, length_us
 from millpond.placement.bucket_stores import places_in
 from millpond.reconfigure.catalog import in_force
 from millpond.reconfigure.placement_changes import move

@@ -18,8 +18,8 @@ from millpond.followers.record_rows import RowsReader
 from millpond.followers.view.view import ViewFollower, scan
 from millpond.log.manifest import load
 from millpond.model.expressions import Column
-from millpond.model.query import Named, Query
-from millpond.model.windows import Sliding, length_us
+from millpond.model.query import Named, Query, length_us
+from millpond.model.windows import Sliding
 from millpond.reconfigure import validate
 from millpond.reconfigure.validate import KnownPond
 from millpond.state.backends.lmdb import LmdbStore

@@ -22,8 +22,7 @@ from millpond.followers.view.shared_view import Share, SharedView, catch_up, own
 from millpond.followers.view.view import ViewFollower, scan
 from millpond.log.locations.address import address_of
 from millpond.log.manifest import load
-from millpond.model.query import Query
-from millpond.model.windows import length_us
+from millpond.model.query import Query, length_us
 from millpond.placement.bucket_stores import OWN, places_in
 from millpond.placement.slots import even_owners
 from millpond.reconfigure.placement_changes import move

@@ -33,8 +33,7 @@ from millpond.followers.view.shard_watch import SlotsWatch
 from millpond.followers.view.shared_view import Caught, Share, SharedView, catch_up, owners_of
 from millpond.followers.view.view import ViewFollower, scan
 from millpond.log.manifest import load
-from millpond.model.query import Query
-from millpond.model.windows import length_us
+from millpond.model.query import Query, length_us
 from millpond.placement.alignment import placement_of, rescaled_on
 from millpond.placement.moves import BucketMap
 from millpond.placement.shards import assign_buckets, requested_shards

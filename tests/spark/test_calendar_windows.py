@@ -27,6 +27,7 @@ from millpond.plan.explain.plan_text import explain
 
 READ = "STREAM tx WATERMARK t DELAY OF INTERVAL 1 HOUR"
 COUNTED = "count(*) AS n, sum(v) AS s"
+FRAME = "OVER (PARTITION BY k ORDER BY t RANGE BETWEEN {} PRECEDING AND CURRENT ROW)"
 DAYS = f"SELECT date_trunc('DAY', t) AS d, k, {COUNTED} FROM {READ} GROUP BY ALL"
 TEXTS = {
     "berlin": ("Europe/Berlin", DAYS),
@@ -41,6 +42,11 @@ TEXTS = {
     "buckets": ("America/New_York", f"SELECT time_bucket(INTERVAL 7 HOURS, t) AS b, {COUNTED} FROM {READ} GROUP BY 1"),
     "buckets_from": ("Europe/Berlin", f"SELECT k, time_bucket(INTERVAL 20 MINUTES, t, TIMESTAMP'2020-01-01 00:07:00') "
                      f"AS b, {COUNTED} FROM {READ} GROUP BY ALL"),
+    "buckets_of_days": ("America/Sao_Paulo", f"SELECT time_bucket(INTERVAL 1 DAY, t) AS b, {COUNTED} FROM {READ} "
+                        "GROUP BY 1"),
+    "buckets_of_weeks": ("UTC", f"SELECT time_bucket(INTERVAL 7 DAYS, t) AS b, k, {COUNTED} FROM {READ} GROUP BY 1, 2"),
+    "buckets_of_months": ("Europe/Berlin", f"SELECT time_bucket(INTERVAL 3 MONTHS, t) AS b, {COUNTED} FROM {READ} "
+                          "GROUP BY 1"),
     "weeks": ("Europe/Berlin", f"SELECT date_trunc('week', t) AS w, date_trunc('week', t) + INTERVAL 7 DAYS AS e, "
               f"{COUNTED} FROM {READ} GROUP BY date_trunc('week', t)"),
     "months": ("Asia/Tokyo", f"SELECT trunc(t, 'MM') AS m, {COUNTED} FROM {READ} GROUP BY trunc(t, 'MM')"),
@@ -51,6 +57,9 @@ TEXTS = {
     "again": ("Europe/Berlin", f"SELECT d, max(n) AS m FROM ({DAYS}) GROUP BY d"),
     "sets": ("Europe/Berlin", f"SELECT date_trunc('DAY', t) AS d, k, {COUNTED} FROM {READ} "
              "GROUP BY date_trunc('DAY', t), ROLLUP (k)"),
+    "frame_of_months": ("Europe/Berlin", f"SELECT t, k, sum(v) {FRAME.format('INTERVAL 1 MONTH')} AS s, count(*) "
+                        f"{FRAME.format('INTERVAL 3 YEARS')} AS n, count(*) {FRAME.format('INTERVAL 2 HOURS')} AS m "
+                        f"FROM {READ} WHERE v > 2 AND day(t) < 29"),
 }  # fmt: skip
 GROWING = f"""SELECT w.start AS s, w.end AS e, k, n FROM (SELECT cumulate_window(t, '1 day', '6 hours') AS w, k,
   count(*) AS n FROM {READ} GROUP BY ALL)"""
@@ -60,11 +69,12 @@ GROWING_JUDGE = """SELECT s, s + j * INTERVAL '6' HOUR AS e, k, count(*) AS n
 HOUR = 3_600_000_000
 RECORDED = RecordedAnswers(__file__, Path(__file__).read_text())
 BERLIN = ZoneInfo("Europe/Berlin")
-CHANGES = ("2011-12-30", "2018-02-18", "2018-11-04", "2025-11-02", "2026-03-08", "2026-03-29", "2026-10-25")
+CHANGES = ("2011-12-30", "2018-02-18", "2018-11-04", "2025-11-02", "2026-02-27", "2026-03-08", "2026-03-29",
+           "2026-04-29", "2026-10-25")  # fmt: skip
 
 
 def events() -> list[dict[str, Any]]:
-    """An event every 50 minutes on the days around changes of clocks."""
+    """An event every 50 minutes on the days around changes of clocks, and a month before or after some of them."""
     found, made = [datetime.fromisoformat(f"{day}T00:00:00+00:00") for day in CHANGES], []
     for place, day in enumerate(found):
         for number in range(90):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from msgspec import UNSET
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, Window
 from pyspark.sql import functions as F
 
 from kit.inputs.one_stream import front_end
@@ -71,7 +71,7 @@ REFUSED = [
     (f"SELECT id, sum(amount) {TEN.replace('CURRENT ROW', 'INTERVAL 1 MINUTE FOLLOWING')} AS s FROM tx",
      "does not end with its event"),
     ("SELECT id, sum(amount) OVER (PARTITION BY card) AS s FROM tx", "is over single events"),
-    (f"SELECT id, sum(amount) {OVER.format('1 MONTH')} AS s FROM tx", "no length of time"),
+    (f"SELECT id, sum(amount) {OVER.format('-1 MONTH')} AS s FROM tx", "begins after its event"),
     (f"SELECT id, row_number() {TEN} AS s FROM tx", "must match the required frame"),
     (f"SELECT window(ts, '1 hour') AS w, sum(amount) {TEN} AS s FROM tx", "OVER"),
     ("SELECT id, max(kind) OVER w AS s FROM tx WINDOW w AS (PARTITION BY card ORDER BY ts)", "stored indefinitely"),
@@ -167,6 +167,13 @@ FRAMES = {
     "in_hours": "SELECT id, r, format_string('%03d', r) AS s FROM (SELECT *, row_number() OVER (PARTITION BY "
     "date_trunc('HOUR', ts), kind ORDER BY ts) AS r FROM tx WHERE id % 2 = 0)",
     "above": f"SELECT id, s * 2 AS t FROM (SELECT id, sum(amount) {TEN} AS s FROM tx) WHERE s > 20",
+    "seconds": "SELECT id, sum(amount) OVER s AS a, count(*) OVER (PARTITION BY card ORDER BY CAST(at AS BIGINT) RANGE "
+    "BETWEEN 600 PRECEDING AND CURRENT ROW) AS b, collect_set(kind) OVER s AS c FROM (SELECT *, ts AS at FROM tx) "
+    "WINDOW s AS (PARTITION BY card ORDER BY CAST(at AS BIGINT) RANGE BETWEEN 900 PRECEDING AND CURRENT ROW)",
+    "milliseconds": "SELECT id, max(qty) OVER (PARTITION BY card ORDER BY unix_millis(ts) RANGE BETWEEN 94000 "
+    "PRECEDING AND CURRENT ROW) AS a FROM tx",
+    "rows_by_seconds": "SELECT id, lag(qty) OVER (PARTITION BY card ORDER BY unix_timestamp(ts)) AS a FROM tx "
+    "WHERE id % 2 = 0",
     "window": f"SELECT id, s, window(ts, '1 hour') AS w FROM (SELECT id, ts, sum(amount) {TEN} AS s FROM tx)",
     "approximate": f"SELECT id, approx_count_distinct(kind) {TEN} AS a FROM tx",
 }
@@ -202,6 +209,8 @@ def pond(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
             pond.add(name, text)
         total = F.expr(f"sum(amount) {TEN}").alias("s")
         pond.add("frame", tx.where("qty > 1").select("id", "card", total), serve=True)
+        by_second = Window.partitionBy("card").orderBy(F.col("ts").cast("long")).rangeBetween(-900, 0)
+        pond.add("by_second", tx.select("id", F.sum("amount").over(by_second).alias("s")))
         pond.add("counts", tx.groupBy("card", count_window("ts", 3, 2)).agg(F.count("*").alias("n")), serve=True)
         pond.run(once=True, drain=True)
         yield pond

@@ -6,6 +6,7 @@ from typing import Literal as OneOf
 
 import msgspec
 
+from millpond.model.calendars.months import Months
 from millpond.model.expressions import Expression, Literal
 from millpond.model.functions import PREFIX
 from millpond.model.types import is_known
@@ -106,10 +107,11 @@ class Aggregate(msgspec.Struct, frozen=True, cache_hash=True):
 
     `other` is the second argument, if the function has one; `more` are the arguments after the second; `parameters`
     are additional constants. `preceding_us`: the aggregate's own frame, if it is shorter than the frame of its `Range`
-    window; `preceding_rows`: the same for a `Counted` window, in events before that of the row (below 0: after it).
-    `following_rows`: where this frame ends, in events after that of the row (below 0: before it); unset: with the row's
-    event. `running`: the frame begins with the first event of the key, and ends with the event of the row or with the
-    last one of equal time. `accuracy`: the accuracy of an approximate percentile, if it differs from `ACCURACY`.
+    window; `preceding_months`: the same in months. `preceding_rows`: the same for a `Counted` window, in events before
+    that of the row (below 0: after it). `following_rows`: where this frame ends, in events after that of the row
+    (below 0: before it); unset: with the row's event. `running`: the frame begins with the first event of the key, and
+    ends with the event of the row or with the last one of equal time. `accuracy`: the accuracy of an approximate
+    percentile, if it differs from `ACCURACY`.
     """
 
     function: str
@@ -124,6 +126,7 @@ class Aggregate(msgspec.Struct, frozen=True, cache_hash=True):
     preceding_rows: int | msgspec.UnsetType = msgspec.UNSET
     following_rows: int | msgspec.UnsetType = msgspec.UNSET
     running: Running | msgspec.UnsetType = msgspec.UNSET
+    preceding_months: Months | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def arguments(self) -> tuple[Expression, ...]:

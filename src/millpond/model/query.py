@@ -13,7 +13,7 @@ from millpond.model.budget import Budget
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column, Expression
 from millpond.model.functions import UserFunction
-from millpond.model.windows import Window
+from millpond.model.windows import RUNNING, Counted, Distinct, Pattern, Processed, Range, Session, Window
 
 
 class Named(msgspec.Struct, frozen=True):
@@ -195,3 +195,17 @@ def changed_functions(before: Iterable[Query], after: Iterable[Query]) -> list[s
         {made.label: made for query in some for made in query.user_functions.values()} for some in (before, after)
     )
     return sorted(label for label in {*old} & {*new} if old[label] != new[label])
+
+
+def has_no_start(window: Window) -> bool:
+    """Whether a query that is added later takes every event from then on, instead of beginning with a window."""
+    return window == RUNNING or isinstance(window, Distinct | Processed)
+
+
+def length_us(window: Window) -> int:
+    """The largest size of a window; for sessions the gap, their least length; 0 for windows that are not a time."""
+    if isinstance(window, Counted | Distinct | Pattern | Processed):
+        return 0
+    if isinstance(window, Range):
+        return window.preceding_us + 1
+    return window.gap_us if isinstance(window, Session) else window.longest_us

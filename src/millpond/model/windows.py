@@ -305,14 +305,18 @@ class Range(msgspec.Struct, frozen=True, tag_field="window", tag="range"):
     event is emitted when the watermark reaches its time. As an interval, the window ends a microsecond after the event.
     Aggregates may have shorter frames of their own.
 
-    >>> Range(10).assign(12)
-    [Interval(start_us=2, end_us=13)]
+    With `unit_us`, frames count whole units, as in ORDER BY unix_timestamp(ts): the frames of aggregates begin their
+    `preceding_us` before the unit of the event, and end with it. So events of one unit are peers.
+
+    >>> Range(10).assign(12), Range(9, 10).assign(12)
+    ([Interval(start_us=2, end_us=13)], [Interval(start_us=3, end_us=20)])
 
     Raises:
         QueryTypeError: `preceding_us` is negative.
     """
 
     preceding_us: int
+    unit_us: int | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         if self.preceding_us < 0:
@@ -322,7 +326,16 @@ class Range(msgspec.Struct, frozen=True, tag_field="window", tag="range"):
 
     def assign(self, time_us: int) -> list[Interval]:
         """The window of an event of `time_us`."""
-        return [Interval(time_us - self.preceding_us, time_us + 1)]
+        return [Interval(time_us - self.preceding_us, self.begin_of_unit(time_us) + self.unit)]
+
+    @property
+    def unit(self) -> int:
+        """The unit in microseconds."""
+        return self.unit_us if isinstance(self.unit_us, int) else 1
+
+    def begin_of_unit(self, time_us: int) -> int:
+        """The first time of the unit that a time belongs to."""
+        return time_us - time_us % self.unit
 
 
 class Counted(msgspec.Struct, frozen=True, tag_field="window", tag="counted"):
@@ -484,17 +497,3 @@ Framed: TypeAlias = Range | Counted | Distinct | Pattern | Processed
 
 Window: TypeAlias = Sliced | Session | Range | Counted | Distinct | Pattern | Processed
 """Any window of a query."""
-
-
-def has_no_start(window: Window) -> bool:
-    """Whether a query that is added later takes every event from then on, instead of beginning with a window."""
-    return window == RUNNING or isinstance(window, Distinct | Processed)
-
-
-def length_us(window: Window) -> int:
-    """The largest size of a window; for sessions the gap, their least length; 0 for windows that are not a time."""
-    if isinstance(window, Counted | Distinct | Pattern | Processed):
-        return 0
-    if isinstance(window, Range):
-        return window.preceding_us + 1
-    return window.gap_us if isinstance(window, Session) else window.longest_us

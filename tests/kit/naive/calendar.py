@@ -1,11 +1,13 @@
-"""The naive twin of windows by the calendar: adds seconds to a time until the local clock shows another unit."""
+"""Naive twins of windows by the calendar, whose bounds are searched in steps, and of months."""
 
 from __future__ import annotations
 
+from calendar import monthrange
 from datetime import datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
 from millpond.model.calendars.grids import Unit
+from millpond.model.calendars.months import Months
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 STEP = timedelta(minutes=15)
@@ -23,6 +25,19 @@ def naive_window(unit: Unit, zone: str, time_us: int) -> tuple[int, int]:
     while not _begins(unit, rules, end):
         end += STEP
     return (start - EPOCH) // timedelta(microseconds=1), (end - EPOCH) // timedelta(microseconds=1)
+
+
+def naive_before(length: Months, time_us: int) -> int:
+    """The time that is some months earlier; of a repeated time that with the same offset, or else the first one."""
+    local = (EPOCH + timedelta(microseconds=time_us)).astimezone(ZoneInfo(length.zone))
+    months = local.year * 12 + local.month - 1 - length.number
+    year, month = months // 12, months % 12 + 1
+    moved = local.replace(year=year, month=month, day=min(local.day, monthrange(year, month)[1]))
+    first, second = moved.replace(fold=0), moved.replace(fold=1)
+    moment = first.astimezone(timezone.utc).astimezone(moved.tzinfo)
+    skipped = moment.replace(tzinfo=None) != moved.replace(tzinfo=None)
+    same = second if not skipped and second.utcoffset() == local.utcoffset() else moment
+    return (same - EPOCH) // timedelta(microseconds=1)
 
 
 def _begins(unit: Unit, rules: ZoneInfo, instant: datetime) -> bool:

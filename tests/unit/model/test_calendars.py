@@ -9,9 +9,10 @@ from datetime import datetime, timedelta, timezone
 import numpy as np
 import pytest
 
-from kit.naive.calendar import naive_window
+from kit.naive.calendar import naive_before, naive_window
 from millpond.errors import QueryTypeError
 from millpond.model.calendars.grids import Dates, Regular, Unit
+from millpond.model.calendars.months import Months
 from millpond.model.calendars.zone_offsets import first_instants, last_instants, local_times
 from millpond.model.windows import Calendar, Cumulating, Interval
 
@@ -49,6 +50,19 @@ def test_windows_around_changes_of_the_clock_are_the_naive_ones(zone: str) -> No
             assert (edges[0], edges[-1]) == (bounds[0], bounds[-1])
             assert {*bounds} <= {*edges}
             assert all(naive_window(unit, zone, one) == (one, next_) for one, next_ in itertools.pairwise(edges))
+
+
+@pytest.mark.parametrize("zone", CHANGES)
+def test_times_some_months_earlier_are_the_naive_ones(zone: str) -> None:
+    dice = random.Random(zone)
+    for number in (1, 8, 25):
+        months = Months(number, zone)
+        changes = [us(*change) for change in CHANGES[zone]] + [us(2024, 3, 31), us(2025, 3, 29)]
+        later = [change + (30 * number + number // 2) * 24 * HOUR for change in changes]
+        times = [at + dice.randint(-240, 240) * HOUR // 4 for at in later for _ in range(60)]
+        expected = [naive_before(months, time) for time in times]
+        assert months.before(np.array(times)).tolist() == expected
+        assert all(0 < time - before <= months.longest_us for time, before in zip(times, expected, strict=True))
 
 
 @pytest.mark.parametrize("unit", UNITS[2:])

@@ -16,11 +16,10 @@ from millpond.followers.sinks.kinds import sink_kind
 from millpond.log.records import EpochRecord, decode
 from millpond.model.endpoints import FOREACH, Sink
 from millpond.model.expressions import plain_of
-from millpond.model.query import Query
+from millpond.model.query import Query, has_no_start
 from millpond.model.selection import AnyQuery, zone_of
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
-from millpond.model.windows import has_no_start
 from millpond.plan.options.complete_column import with_complete
 from millpond.plan.options.live_parameters import Constant, another_value, as_double, constant_of
 from millpond.plan.options.output_modes import BY_EVENT, UPDATE

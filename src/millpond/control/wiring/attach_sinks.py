@@ -20,10 +20,9 @@ from millpond.log.follower import Follower, close_follower
 from millpond.log.manifest import Manifest
 from millpond.model.change_history import Leaving
 from millpond.model.endpoints import FOREACH, Sink
-from millpond.model.query import Query
+from millpond.model.query import Query, length_us
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
-from millpond.model.windows import length_us
 from millpond.reconfigure.catalog import shadow_name
 from millpond.reconfigure.shadow_report import ShadowComparison
 from millpond.runtime.epoch import watermarks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -20,6 +21,7 @@ SHORTEST_DAYS: dict[Unit, int] = {"day": 1, "date": 1, "week": 7, "month": 28, "
 """By unit, the length of the shortest window in days. A change of the clock can make a window shorter."""
 
 _MONTHS: dict[Unit, int] = {"month": 1, "quarter": 3, "year": 12}
+_FORECAST_DAYS = 100 * 366
 _MONDAY = 4
 """The first Monday, in days after 1970-01-01."""
 
@@ -133,6 +135,18 @@ class Dates(NamedTuple):
             local = (numbers * 7 + _MONDAY if self.unit == "week" else numbers) * DAY_US
         first = first_instants(self.zone, local)
         return (first, last_instants(self.zone, local)) if self.unit == "day" else (first,)
+
+
+@lru_cache(1 << 8)
+def repeats_midnight(zone: str) -> bool:
+    """Whether the clock of a zone has shown a midnight twice since 1970, or will.
+
+    >>> repeats_midnight("Europe/Berlin"), repeats_midnight("America/Havana")
+    (False, True)
+    """
+    since_us, until_us = 0, _FORECAST_DAYS * DAY_US
+    days, dates = (Dates(unit, zone).between(since_us, until_us) for unit in ("day", "date"))
+    return len(days) != len(dates)
 
 
 _FINER_THAN: dict[Unit, tuple[Unit, ...]] = {

@@ -101,6 +101,23 @@ def last_instants(zone: str, local_us: Ints) -> Ints:
     return last
 
 
+def instants_of(zone: str, local_us: Ints, offsets_us: Ints) -> Ints:
+    """For each local time an instant, as `java.time` chooses it.
+
+    A time that the clock skips is moved by what it skips. Of a repeated time, the instant with the offset `offsets_us`
+    is taken, or else the first one.
+    """
+    starts, ends, offsets = _segments(zone, local_us)
+    shown_until = np.maximum.accumulate(ends + offsets)
+    shown_from = np.minimum.accumulate((starts + offsets)[::-1])[::-1]
+    first = np.searchsorted(shown_until, local_us, "right")
+    last = np.searchsorted(shown_from, local_us, "right") - 1
+    repeated = (last > first) & (offsets[last] == offsets_us)
+    offset = np.where(last < first, offsets[last], np.where(repeated, offsets[last], offsets[first]))
+    instants: Ints = local_us - offset
+    return instants
+
+
 def local_day(zone: str, time_us: int) -> int:
     """The day of the local clock at an instant, as days since 1970-01-01.
 

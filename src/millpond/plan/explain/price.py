@@ -10,9 +10,9 @@ import msgspec
 
 from millpond.model.expressions import Expression, render
 from millpond.model.join import Join
-from millpond.model.query import Query
+from millpond.model.query import Query, length_us
 from millpond.model.selection import AnyQuery, Selection
-from millpond.model.windows import RUNNING, Framed, length_us
+from millpond.model.windows import RUNNING, Framed
 from millpond.plan.explain.amounts import duration
 from millpond.plan.explain.event_log_text import kept_text
 from millpond.plan.explain.join_text import price_of_join

@@ -26,6 +26,8 @@ from millpond.plan.groups.ranked_rows import counted_rows
 if TYPE_CHECKING:
     from millpond.plan.groups.plan import GroupPlan
 
+_PEERS = "the events of the same key and time"
+
 
 def keys_text(keys: Sequence[Expression]) -> str:
     """A list of keys as text.
@@ -83,8 +85,9 @@ def window_text(window: Window) -> str:
         kept = "" if window.lasts_us is None else f", for {duration(window.lasts_us)} of event time"
         return f"the state of each key{kept}"
     if isinstance(window, Range):
-        before = f"{duration(window.preceding_us)} before each event"
-        return before if window.preceding_us else "the events of the same key and time"
+        preceding_us = window.preceding_us + 1 - window.unit
+        unit = "" if window.unit == 1 else f", counted in units of {duration(window.unit)}"
+        return f"{duration(preceding_us)} before each event{unit}" if window.preceding_us else _PEERS
     if isinstance(window, Pattern):
         defined = ", ".join(f"{one.name} as {render(one.condition)}" for one in window.variables)
         text = f"matches of {window.text} within {duration(window.within_us)}, the next one after "

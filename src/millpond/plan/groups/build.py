@@ -32,7 +32,7 @@ from millpond.model.expressions import (
 )
 from millpond.model.join import Join, Side
 from millpond.model.patterns.variables import split
-from millpond.model.query import Query
+from millpond.model.query import Query, has_no_start
 from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.windows import (
     RUNNING,
@@ -46,7 +46,6 @@ from millpond.model.windows import (
     Sliced,
     Sliding,
     Window,
-    has_no_start,
 )
 from millpond.plan.groups.deduplication import deduplication_log
 from millpond.plan.groups.event_log import LogPlan, log_plan, logged_rows, stored_values
@@ -194,7 +193,7 @@ def _order(window: Window) -> tuple[int, ...]:
     if isinstance(window, Session):
         return (window.gap_us,)
     if isinstance(window, Range):
-        return (1, window.preceding_us)  # sorted after windows that cut slices
+        return (1, window.preceding_us, window.unit)  # sorted after windows that cut slices
     if isinstance(window, Counted):
         return window.size, window.every, window.following or 0
     if isinstance(window, Distinct | Processed):

@@ -227,7 +227,8 @@ def reached_us(upstream: AnyQuery, event_time: str, watermark_us: int) -> int:
     if isinstance(window, Pattern):  # a match that is not decided began later than this
         return watermark_us - window.within_us
     if isinstance(window, Distinct | Processed | Range | Counted):  # of events that are not late, in any of these
-        start, end = watermark_us + 1, watermark_us + 2
+        start = window.begin_of_unit(watermark_us + 1) if isinstance(window, Range) else watermark_us + 1
+        end = start + 1
     elif not isinstance(window, Sliced):
         start, end = watermark_us, watermark_us + 1
     else:

@@ -50,7 +50,7 @@ def next_frame(stored: Iterable[Stored], plan: QueryPlan) -> Due | None:
     if not times_us:
         return None
     start, end = plan.query.window.assign(min(times_us))[0]
-    return Due(start, end, min(times_us) + plan.query.delay_us)
+    return Due(start, end, end - 1 + plan.query.delay_us)
 
 
 def next_count(stored: Iterable[Stored], plan: QueryPlan) -> Due | None:

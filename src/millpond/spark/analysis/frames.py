@@ -10,11 +10,22 @@ from msgspec import UNSET
 
 from millpond.errors import UnsupportedQuery
 from millpond.model.aggregates import NTH, Aggregate, Running
+from millpond.model.calendars.months import Months
 from millpond.model.expressions import Column, Expression, Literal, call, literal
 from millpond.model.types import EVENT_TIME_TYPES
 from millpond.model.windows import Counted, Range
+from millpond.spark.analysis.grouping.calendar_keys import zone_name
 from millpond.spark.analysis.windows import MAX_EVENTS, check_length
-from millpond.spark.catalyst.private_names import Catalyst, JavaObject, id_of, items, kind_of, text_of, type_of
+from millpond.spark.catalyst.private_names import (
+    Catalyst,
+    JavaObject,
+    children,
+    id_of,
+    items,
+    kind_of,
+    text_of,
+    type_of,
+)
 
 _ROWS = "Write ROWS BETWEEN 9 PRECEDING AND CURRENT ROW."
 _LAG = f"Let lag(x, n) and lead(x, n) have n from 0 to {MAX_EVENTS - 1:,}."
@@ -23,6 +34,12 @@ _CURE = "Write RANGE BETWEEN INTERVAL 10 MINUTES PRECEDING AND CURRENT ROW."
 
 _NEIGHBOURS = ("Lag", "Lead")
 """Spark's functions of one other event."""
+
+_UNITS = {
+    "UnixSeconds": 1_000_000, "UnixTimestamp": 1_000_000, "ToUnixTimestamp": 1_000_000, "UnixMillis": 1_000,
+    "UnixMicros": 1,
+}  # fmt: skip
+"""Spark's functions that count the time in whole units since 1970."""
 
 _RUNNING = ("UnboundedPreceding", "CurrentRow")
 """The bounds of the frame of a running total."""
@@ -33,7 +50,8 @@ class FrameCall(NamedTuple):
 
     `preceding` is in microseconds, or for a frame of rows the number of events before the event itself. `following`:
     the number of events after it. Either may be negative. `running`: the frame begins with the first event of the key,
-    and ends with the event (`rows`) or the last one of equal time (`peers`).
+    and ends with the event (`rows`) or the last one of equal time (`peers`). `months`: the length of a frame of months;
+    `preceding` is then the longest that it can be.
     """
 
     identity: int
@@ -41,13 +59,15 @@ class FrameCall(NamedTuple):
     preceding: int
     following: int = 0
     running: Running | None = None
+    months: Months | None = None
 
 
 class Frames(NamedTuple):
     """PARTITION BY, the column of ORDER BY, and the calls of a `Window` node.
 
     `of_rows`: the frames are numbers of events, not lengths of time. `by_row`: some call is `lag` or `lead`, or has a
-    frame of events that begins with the first event of the key, or does not end with the event of the row.
+    frame of events that begins with the first event of the key, or does not end with the event of the row. `unit_us`:
+    ORDER BY counts the time in whole units, as unix_timestamp(ts) does.
     """
 
     keys: list[JavaObject]
@@ -55,18 +75,19 @@ class Frames(NamedTuple):
     calls: list[FrameCall]
     of_rows: bool
     by_row: bool
+    unit_us: int = 1
 
     @property
     def window(self) -> Range | Counted:
         """The window of a query with these frames: the widest one."""
         if not self.of_rows:
-            return Range(self._widest)
+            return Range(self._widest) if self.unit_us == 1 else Range(self._widest, self.unit_us)
         following = max(call.following for call in self.calls)
         return Counted(self._widest + 1 + max(following, 0), 1, following=following if following > 0 else UNSET)
 
     @property
     def _widest(self) -> int:
-        return max(0, *(call.preceding for call in self.calls))
+        return max(0, *(call.preceding for call in self.calls)) + (0 if self.of_rows else self.unit_us - 1)
 
     def value(
         self, made: FrameCall, aggregate: Callable[[JavaObject], Aggregate],
@@ -104,6 +125,8 @@ class Frames(NamedTuple):
         """An aggregate with its own frame, if that differs from the widest."""
         if made.running:
             aggregate = msgspec.structs.replace(aggregate, running=made.running)
+        elif made.months:
+            aggregate = msgspec.structs.replace(aggregate, preceding_months=made.months)
         elif made.preceding < self._widest or made.following:
             own = "preceding_rows" if self.of_rows else "preceding_us"
             aggregate = msgspec.structs.replace(aggregate, **{own: made.preceding})
@@ -143,8 +166,8 @@ def _check_nulls(function: JavaObject) -> None:
         )
 
 
-def frames_of(catalyst: Catalyst, node: JavaObject) -> Frames:
-    """Read a `Window` node.
+def frames_of(catalyst: Catalyst, node: JavaObject, defined: Callable[[JavaObject], JavaObject]) -> Frames:
+    """Read a `Window` node; `defined` returns the expression behind a column.
 
     Raises:
         UnsupportedQuery: this version does not support its order, a frame or a function.
@@ -152,15 +175,14 @@ def frames_of(catalyst: Catalyst, node: JavaObject) -> Frames:
     order = items(node.orderSpec())
     aliases = items(node.windowExpressions())
     by_row = any(_is_by_row(alias.child()) for alias in aliases)
-    if (
-        len(order) != 1
-        or kind_of(order[0].direction()) != "Ascending"
-        or type_of(order[0].child()) not in EVENT_TIME_TYPES
-    ):
+    found = _time_and_unit(order[0].child(), defined) if len(order) == 1 else None
+    if found is None or kind_of(order[0].direction()) != "Ascending":
+        shown = ", ".join(text_of(defined(one.child())) for one in order)
         raise UnsupportedQuery(
-            f"OVER (… ORDER BY {', '.join(text_of(one) for one in order) or 'nothing'}) is not supported.",
-            "Order by the event time alone, a timestamp, upwards.",
+            f"OVER (… ORDER BY {shown or 'nothing'}) is not supported.",
+            "Order by the event time alone, upwards: by ts, or by unix_timestamp(ts) with frames of seconds.",
         )
+    time, unit_us = found
     keys = items(node.partitionSpec())
     for key in keys:
         if kind_of(key) != "AttributeReference":
@@ -168,8 +190,24 @@ def frames_of(catalyst: Catalyst, node: JavaObject) -> Frames:
     of_rows = {counts_rows(alias.child()) for alias in aliases}
     if len(of_rows) > 1:
         raise UnsupportedQuery("The query has frames of rows and frames of time.", "Make them two queries.")
-    calls = [_call(catalyst, alias) for alias in aliases]
-    return Frames(keys, order[0].child(), calls, True in of_rows, by_row)
+    calls = [_call(catalyst, alias, unit_us) for alias in aliases]
+    if unit_us > 1 and any(call.running == "peers" for call in calls):
+        raise UnsupportedQuery(
+            f"Totals of all events up to each {text_of(defined(order[0].child()))} are not supported.",
+            f"Order by {text_of(time)}, or write ROWS UNBOUNDED PRECEDING.",
+        )
+    return Frames(keys, time, calls, True in of_rows, by_row, unit_us)
+
+
+def _time_and_unit(order: JavaObject, defined: Callable[[JavaObject], JavaObject]) -> tuple[JavaObject, int] | None:
+    """The event time by which rows are ordered, and the unit in which it is counted, in microseconds."""
+    if type_of(order) in EVENT_TIME_TYPES:
+        return order, 1
+    node = defined(order)
+    kind = "UnixSeconds" if kind_of(node) == "Cast" and type_of(node) == "bigint" else kind_of(node)
+    if kind not in _UNITS or type_of(children(node)[0]) != "timestamp":
+        return None
+    return children(node)[0], _UNITS[kind]
 
 
 def _bounds(over: JavaObject) -> tuple[str, str]:
@@ -195,7 +233,7 @@ def whole(catalyst: Catalyst, number: JavaObject) -> int:
     return int(str(catalyst.constant(number)))
 
 
-def _call(catalyst: Catalyst, alias: JavaObject) -> FrameCall:
+def _call(catalyst: Catalyst, alias: JavaObject, unit_us: int) -> FrameCall:
     over = alias.child()
     frame = over.windowSpec().frameSpecification()
     function, kind = over.windowFunction(), kind_of(over.windowFunction())
@@ -222,7 +260,10 @@ def _call(catalyst: Catalyst, alias: JavaObject) -> FrameCall:
     if counts_rows(over):
         preceding, following = -_rows(catalyst, frame, frame.lower()), _rows(catalyst, frame, frame.upper())
         return FrameCall(id_of(alias), function, preceding, following)
-    return FrameCall(id_of(alias), function, _preceding(catalyst, frame))
+    length = _preceding(catalyst, frame, unit_us)
+    if isinstance(length, Months):
+        return FrameCall(id_of(alias), function, length.longest_us, months=length)
+    return FrameCall(id_of(alias), function, length)
 
 
 def _rows(catalyst: Catalyst, frame: JavaObject, bound: JavaObject) -> int:
@@ -239,25 +280,27 @@ def _rows(catalyst: Catalyst, frame: JavaObject, bound: JavaObject) -> int:
     return rows
 
 
-def _preceding(catalyst: Catalyst, frame: JavaObject) -> int:
-    """How far a frame of time reaches back, in microseconds."""
+def _preceding(catalyst: Catalyst, frame: JavaObject, unit_us: int) -> int | Months:
+    """How far a frame of time reaches back, in microseconds or months; numbers are of units of the order."""
     if kind_of(frame.upper()) != "CurrentRow":
         raise UnsupportedQuery(f"The frame {_shown(frame)} does not end with its event.", _CURE)
     lower = frame.lower()
     if kind_of(lower) == "CurrentRow":
         return 0
     kind = type_of(lower)
-    if not kind.startswith("interval") or "year" in kind or "month" in kind.replace("minute", ""):
-        raise UnsupportedQuery(f"The frame {_shown(frame)} is no length of time.", _CURE)
     if kind == "interval":
-        months, days, micros = catalyst.fixed_interval(lower)
-        offset = days * 86_400_000_000 + micros
+        months, days, offset = catalyst.fixed_interval(lower)
         if months or days:
             raise UnsupportedQuery(f"The frame {_shown(frame)} depends on the calendar.", "Count hours or minutes.")
     else:
-        offset = int(catalyst.constant(lower) or 0)
+        offset = int(catalyst.constant(lower) or 0) * (1 if kind.startswith("interval") else unit_us)
     if offset > 0:
         raise UnsupportedQuery(f"The frame {_shown(frame)} begins after its event.", _CURE)
+    if kind.startswith("interval") and ("year" in kind or "month" in kind):
+        zone = catalyst.module("util.DateTimeUtils").getZoneId(catalyst.spark.conf.get("spark.sql.session.timeZone"))
+        length = Months(-offset, zone_name(zone))
+        check_length(length.longest_us)
+        return length
     check_length(-offset)
     return -offset
 

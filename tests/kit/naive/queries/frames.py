@@ -6,8 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msgspec import UnsetType
+
+from kit.naive.calendar import naive_before
 from kit.naive.expressions import Value, order
 from millpond.model.aggregates import LISTAGGS, NTH, ORDERED, Aggregate
+from millpond.model.calendars.months import Months
 from millpond.model.query import Query
 from millpond.model.windows import Counted, Interval, Range
 
@@ -49,7 +53,7 @@ def frames_by_epoch(
     for events, mark in zip(epochs, marks, strict=True):
         every += events
         waiting += events
-        ripe = [event for event in waiting if mark is not None and event.time <= mark]
+        ripe = [event for event in waiting if mark is not None and _last_peer(query, event.time) <= mark]
         waiting = [event for event in waiting if event not in ripe]
         if isinstance(query.window, Range):
             found.append([_range_frame(query, event, every) for event in ripe])
@@ -63,6 +67,12 @@ def frames_by_epoch(
             frames = [_counted_frame(query, of_key, at) for at in _due(query, len(of_key), firsts.get(key, 0), mark)]
             found[-1] += [frame for frame in frames if frame is not None]
     return found
+
+
+def _last_peer(query: Query, time: int) -> int:
+    """The last time at which an event can be a peer of an event at `time`."""
+    unit = query.window.unit_us if isinstance(query.window, Range) and isinstance(query.window.unit_us, int) else 1
+    return (time // unit + 1) * unit - 1
 
 
 def _due(query: Query, count: int, first: int, mark: float | None) -> range:
@@ -127,7 +137,9 @@ def _taken(aggregate: Aggregate, value: Value) -> tuple[object, ...]:
 
 def _range_frame(query: Query, event: Event, every: Sequence[Event]) -> Frame:
     assert isinstance(query.window, Range)
-    same = [other for other in every if other.identity == event.identity and other.time <= event.time]
+    last = _last_peer(query, event.time)
+    same = [other for other in every if other.identity == event.identity and other.time <= last]
+    first = event.time if isinstance(query.window.unit_us, UnsetType) else last + 1 - query.window.unit_us
     arguments = []
     for i, aggregate in enumerate(query.aggregates):
         if aggregate.function in ORDERED:  # the event itself, then all events of its key and time
@@ -135,7 +147,9 @@ def _range_frame(query: Query, event: Event, every: Sequence[Event]) -> Frame:
             arguments.append([dict(event.taken)[i], *peers])
             continue
         own = aggregate.preceding_us
-        start = event.time - (own if isinstance(own, int) else query.window.preceding_us)
+        start = first - (own if isinstance(own, int) else query.window.preceding_us)
+        if isinstance(aggregate.preceding_months, Months):
+            start = naive_before(aggregate.preceding_months, event.time)
         arguments.append([value for other in same if other.time >= start for j, value in other.taken if j == i])
     window = Interval(event.time - query.window.preceding_us, event.time + 1)
     return Frame(window, event.keys, tuple(arguments), event.of_event)

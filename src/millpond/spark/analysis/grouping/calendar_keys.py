@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from millpond.errors import UnsupportedQuery
-from millpond.model.calendars.grids import Unit
+from millpond.model.calendars.grids import Dates, Unit, repeats_midnight
 from millpond.model.calendars.zone_offsets import DAY_US, remainders
 from millpond.model.expressions import Column
 from millpond.model.windows import Calendar, Sliced, Sliding
@@ -36,6 +38,8 @@ _UNITS: dict[str, Unit] = {
     "DAY": "day", "DD": "day", "WEEK": "week", "MON": "month", "MONTH": "month", "MM": "month", "QUARTER": "quarter",
     "YEAR": "year", "YYYY": "year", "YY": "year",
 }  # fmt: skip
+_MONTHS: dict[int, Unit] = {1: "month", 3: "quarter", 12: "year"}
+_WHOLE_DAYS: dict[int, Unit] = {DAY_US: "date"}
 _DAYS: dict[Unit, tuple[int, int]] = {"day": (1, 0), "date": (1, 0), "week": (7, 4)}
 """The length of a unit and its first begin, in days since 1970-01-01."""
 
@@ -89,14 +93,20 @@ def _key_of(catalyst: Catalyst, plan: InputPlan, group: JavaObject) -> CalendarK
 
 
 def _bucket_key(catalyst: Catalyst, plan: InputPlan, group: JavaObject, bucket: JavaObject) -> CalendarKey | None:
-    """The key `time_bucket(length, t)`, if its length is less than a day; longer ones depend on the calendar."""
+    """The key `time_bucket(length, t)`, if its length is less than a day, or a unit of the calendar."""
     length, time, origin = bucket.bucketSize(), _event_time(plan, bucket.ts()), bucket.originTs()
-    if time is None or not (length.foldable() and origin.foldable()) or "month" in type_of(length):
+    if time is None or not (length.foldable() and origin.foldable()):
         return None
-    size_us, origin_us = catalyst.constant(length), catalyst.constant(origin)
-    if not (isinstance(size_us, int) and isinstance(origin_us, int) and 0 < size_us < DAY_US):
+    size, origin_us, zone = catalyst.constant(length), catalyst.constant(origin), _zone_of(bucket)
+    if not (isinstance(size, int) and isinstance(origin_us, int) and size > 0):
         return None
-    return CalendarKey(id_of(group), time, Sliding(size_us, size_us, origin_us % size_us))
+    in_months = not type_of(length).startswith("interval day") and "month" in type_of(length).replace("minute", "")
+    if not in_months and (size < DAY_US or _is_fixed(zone)):
+        return CalendarKey(id_of(group), time, Sliding(size, size, origin_us % size))
+    unit = (_MONTHS if in_months else _WHOLE_DAYS).get(size)
+    if unit is None or repeats_midnight(zone) or Dates(unit, zone).floor(np.array([origin_us]))[0] != origin_us:
+        return None
+    return CalendarKey(id_of(group), time, Calendar(unit, zone), bucket)
 
 
 def of_start(catalyst: Catalyst, value: JavaObject) -> Projected:
@@ -126,8 +136,13 @@ def _event_time(plan: InputPlan, node: JavaObject) -> JavaObject | None:
 
 
 def _zone_of(node: JavaObject) -> str:
-    """The time zone of an expression: the name of a region, or an offset."""
-    zone = str(node.zoneId().normalized().getId())
+    """The time zone of an expression."""
+    return zone_name(node.zoneId())
+
+
+def zone_name(zone_id: JavaObject) -> str:
+    """The name of Java's time zone: that of a region, or an offset."""
+    zone = str(zone_id.normalized().getId())
     return "UTC" if zone in ("Z", "GMT") else zone
 
 
@@ -141,8 +156,12 @@ def _regular(length_us: int, zone: str, level: str) -> Sliding:
     return Sliding(length_us, length_us, -phases[0] % length_us)
 
 
+def _is_fixed(zone: str) -> bool:
+    return zone[:1] in "+-" or zone == "UTC"
+
+
 def _calendar(unit: Unit, zone: str) -> Sliced:
-    if (zone[:1] not in "+-" and zone != "UTC") or unit not in _DAYS:
+    if not _is_fixed(zone) or unit not in _DAYS:
         return Calendar(unit, zone)
     days, first = _DAYS[unit]
     length = days * DAY_US

@@ -27,6 +27,7 @@ from millpond.spark.catalyst.private_names import (
     kind_of,
     optional,
     outputs,
+    references,
     text_of,
     type_of,
     window_mark,
@@ -60,7 +61,7 @@ def normalise_clauses(catalyst: Catalyst, node: JavaObject, *, grouped: bool = F
     if kind == "Generate" and kind_of(node.generator()) == "JsonTuple":
         return _json_fields(catalyst, node)
     if kind == "Window":
-        return _with_one_kind_of_frame(catalyst, node)
+        return _with_one_kind_of_frame(catalyst, _with_one_order(catalyst, node))
     if kind == "LateralJoin":
         return _lateral(catalyst, node)
     distinct = kind in _SETS and _has_distinct_rows(node)
@@ -75,6 +76,33 @@ def normalise_clauses(catalyst: Catalyst, node: JavaObject, *, grouped: bool = F
     if by_window and (grouped or cut_below(node) is not None):
         return logical(catalyst, "Aggregate", outputs(node), outputs(node), node.child(), catalyst.none)
     return node
+
+
+def _with_one_order(catalyst: Catalyst, node: JavaObject) -> JavaObject:
+    """Merges two nodes in one order: Spark makes one for each function if the order is an expression."""
+    below, orders = node.child(), [items(one.orderSpec()) for one in (node, node.child()) if kind_of(one) == "Window"]
+    if len(orders) < 2 or any(len(order) != 1 or type_of(order[0].child()) != "bigint" for order in orders):
+        return node
+    (own, lower), source = (order[0].child() for order in orders), below.child()
+    while kind_of(source) == "Window":
+        source = source.child()
+    if kind_of(source) != "Project":
+        return node
+    defined = {id_of(one): one.child() for one in items(source.projectList()) if kind_of(one) == "Alias"}
+    if not all(id_of(one) in defined for one in (own, lower)) or not defined[id_of(own)].semanticEquals(
+        defined[id_of(lower)]
+    ):
+        return node
+    same = [catalyst.alias(lower, str(own.name()), own)]
+    calls = [catalyst.substitute(call, same) for call in items(node.windowExpressions())]
+    emitted = {id_of(call) for call in items(below.windowExpressions())}
+    alike = str(catalyst.seq(items(node.partitionSpec())).toString()) == str(below.partitionSpec().toString())
+    if not alike or any(id_of(column) in emitted for call in calls for column in references(call)):
+        return node
+    calls = [*items(below.windowExpressions()), *calls]
+    return logical(
+        catalyst, "Window", calls, items(below.partitionSpec()), items(below.orderSpec()), below.child(), node.hint()
+    )
 
 
 def _with_one_kind_of_frame(catalyst: Catalyst, node: JavaObject) -> JavaObject:

@@ -115,8 +115,8 @@ def read_frames(context: StepContext, node: JavaObject, above: list[JavaObject])
     Raises:
         UnsupportedQuery: an order, a frame or a function is not supported.
     """
-    found = frames_of(context.catalyst, node)
     input_plan = read_input_plan(context.catalyst, node.child(), cut_at_repeats=True)
+    found = frames_of(context.catalyst, node, input_plan.unaliased)
     source = context.source(input_plan, output_ids(node))
     reader = Reader(context, source, input_plan)
     if source.upstreams and (found.by_row or type_of(found.time) == WINDOW):  # others keep the time of state
