@@ -37,6 +37,9 @@ QUERIES = {
     "holistic": SPEND.replace("sum(v)", "median(v)").replace("count(*)", "count(DISTINCT w)"),
     "patient": SPEND.replace("5 SECONDS", "40 SECONDS"),
     "having": SPEND.replace("GROUP BY ALL", "GROUP BY ALL HAVING count(*) > 3"),
+    "steps": f"SELECT k, window(w, '40 seconds') AS w, sum(n) AS n, max(total) AS m FROM ({SPEND}) GROUP BY ALL",
+    "three": "SELECT window(w, '80 seconds') AS w, max(m) AS m, sum(n) AS n FROM (SELECT k, window(w, '20 seconds') "
+    f"AS w, max(total) AS m, sum(n) AS n FROM ({SPEND.replace('sum(v)', 'sum(w)')}) GROUP BY ALL) GROUP BY ALL",
     "foreign": SPEND.replace("k, window", "reverse(concat(k, cast(v % 3 AS string))) AS kk, window"),
 }  # fmt: skip
 
@@ -134,8 +137,16 @@ def test_a_backfill_is_priced_begins_at_a_time_and_outlives_its_driver(
         assert re.fullmatch(r"later: the source is read again, round 1, about \d+ seconds? left", notes[0]), notes
         # the change is recorded, and no epoch has followed
         assert [one for one in pond.manifest().sections.values() if one.kind == "backfill"]
+        pond.add("steps", QUERIES["steps"], backfill=True)
+        assert len(pond.plan.all_queries) == 7, "first, later, later@0; steps and steps@0 with their inner queries"
         with pytest.raises(UnsupportedQuery, match="cannot be backfilled"):
             pond.add("running", SPEND, emit="update", backfill=True)
+        with pytest.raises(UnsupportedQuery, match="a backfill cannot begin at a time"):
+            pond.add("three", QUERIES["three"], backfill="2023-11-14T22:13:51")
+        with pytest.raises(UnsupportedQuery, match="A step is a UNION ALL"):
+            both = f"SELECT w, n FROM ({SPEND}) UNION ALL SELECT w, n FROM ({SPEND})"
+            united = f"SELECT window(w, '40 seconds') AS w, sum(n) AS n FROM ({both}) GROUP BY ALL"
+            pond.add("united", united, backfill=True)
         with pytest.raises(QueryTypeError, match="no time"):
             pond.add("other", QUERIES["holistic"], backfill="yesterday")
     for i in range(6, 8):
@@ -146,6 +157,7 @@ def test_a_backfill_is_priced_begins_at_a_time_and_outlives_its_driver(
         late = [row for row in every if row["w"]["start"].timestamp() * SECOND >= part.complete_from_us]
         assert 0 < len(late) < len(every)
         assert_same_rows(late, rows_of(pond.table("later")), about="later")
+        assert_same_rows(expected["steps"], rows_of(pond.table("steps")), about="steps")
 
 
 @pytest.mark.spark

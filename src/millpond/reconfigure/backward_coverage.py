@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+import msgspec
+
 from millpond.errors import UnsupportedQuery
 from millpond.log.manifest import Manifest
 from millpond.model.calendars.grids import EdgeGrid, Regular
@@ -30,6 +32,7 @@ from millpond.plan.groups.build import build_plan, logged_of, needed_columns, ne
 from millpond.plan.groups.edges import phases
 from millpond.plan.groups.plan import GroupPlan, Measure, Plan, QueryPlan, measures_read
 from millpond.plan.options.complete_column import has_complete_column
+from millpond.plan.upstream.step_copies import copied_steps
 from millpond.plan.upstream.steps import inner_of
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.event_log.event_aggregates import needs_events
@@ -145,16 +148,23 @@ def check_backfilled(query: AnyQuery) -> None:
         )
 
 
-def check_one_step(query: AnyQuery, streams: Iterable[Stream]) -> None:
-    """Refuse a backfill of a query that has inner queries.
+def check_backfilled_steps(query: Query, streams: Iterable[Stream], *, complete: bool) -> None:
+    """Refuse a backfill of inner queries that cannot be computed from events that are read again.
+
+    `complete`: all events are read again.
 
     Raises:
-        UnsupportedQuery: it has some.
+        UnsupportedQuery: there are such, or the text has inner queries and not all events are read again.
     """
-    if inner_of(query, {stream.name: stream for stream in streams}):
+    by_name = {stream.name: stream for stream in streams}
+    steps = inner_of(query, by_name)
+    copied_steps(query, query.name, by_name)
+    for step in steps:
+        check_backfilled(msgspec.structs.replace(step, name=query.name))
+    if steps and not complete:
         raise UnsupportedQuery(
-            f"{query.name} cannot be backfilled, because it keeps state in several steps.",
-            "Leave the backfill out, or begin a new pond, which reads from the beginning.",
+            f"{query.name} keeps state in several steps, so a backfill cannot begin at a time.",
+            "Backfill all: backfill=True, or --backfill all.",
         )
 
 

@@ -20,6 +20,7 @@ from millpond.model.selection import AnyQuery, Selection
 from millpond.model.spec import PondSpec, from_json
 from millpond.model.stream import Relation, Stream, inner_queries
 from millpond.plan.options.complete_column import early_version
+from millpond.plan.upstream.step_copies import copied_steps
 from millpond.plan.upstream.steps import streams_of, with_inner
 from millpond.reconfigure.changes import (
     Add,
@@ -134,14 +135,20 @@ def _added(spec: PondSpec, effects: ChangeEffects, n: int, change: Add) -> PondS
     from_us = change.backfill_us if isinstance(change.backfill_us, int) else from_us
     if from_us is not None and isinstance(query, Query) and isinstance(change.since_us, int):
         early = version_name(change.name, 0)
-        version = query if isinstance(change.backfill_us, int) else early_version(query, recall)
-        new.append(_leaving_off(version, early))
+        if isinstance(change.backfill_us, int):
+            copies = copied_steps(query, early, {stream.name: stream for stream in streams})
+            streams = (*streams, *copies.streams)
+            version, first = _leaving_off(copies.query, early), copies.lowest.name
+        else:
+            version, first = _leaving_off(early_version(query, recall), early), early
+        new.append(version)
         since |= {} if from_us == ALWAYS else {early: from_us}
         begins = from_us if isinstance(change.backfill_us, int) else recall
+        replayed = {first: Recalled(-1, from_us) if begins is None else Recalled(n, begins)}
         effects = _with(
             effects, until_us=effects.until_us | {early: change.since_us},
             replaced=effects.replaced | {early: change.name},
-            recalled=effects.recalled | {early: Recalled(-1, from_us) if begins is None else Recalled(n, begins)},
+            recalled=effects.recalled | replayed,
             whole_us=effects.whole_us | {change.name: whole if isinstance(whole := change.whole_us, int) else ALWAYS},
         )  # fmt: skip
     effects = _with(effects, leaving=leaving, apart=apart, added=effects.added | {change.name: n})

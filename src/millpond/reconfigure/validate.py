@@ -32,7 +32,7 @@ from millpond.plan.upstream.steps import inner_of, inputs_of, with_inner
 from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.backward_coverage import (
     check_backfilled,
-    check_one_step,
+    check_backfilled_steps,
     incomplete_for,
     open_from,
     recall_for,
@@ -95,14 +95,14 @@ def add(
     steps_us = steps_begin(pond.spec, pond.manifest, query, fresh, time_sources, now_us)
     if backfill_us is not None:
         check_backfilled(query)
-        check_one_step(query, (*pond.spec.streams, *fresh))
         assert isinstance(query, Query)
+        check_backfilled_steps(query, (*pond.spec.streams, *fresh), complete=backfill_us == ALWAYS)
         first = backfill_us if backfill_us == ALWAYS else first_start(pond.spec, query, backfill_us)
         # windows that slices would complete, but that have closed already, are left to the backfill
         open_us = open_from(query, pond.manifest)
         bounds = [time for time in (since, open_us) if isinstance(time, int)]
         if bounds and first < (handed := first_start(pond.spec, query, max(bounds))):
-            return Add(StoredQuery.of(query), fresh, handed, who, backfill_us=first)
+            return Add(StoredQuery.of(query), fresh, handed, who, steps_us=steps_us, backfill_us=first)
     if isinstance(query, Query) and isinstance(since, int):
         recall = recall_for(plan, query, since, pond.manifest)
         partial = incomplete_for(query, since if recall is None else recall, pond.manifest)

@@ -121,7 +121,8 @@ def time_lines(setting: Setting, manifest: Manifest, idle: Idle) -> dict[str, Ti
             idle.get(stream.name, frozenset()),
             stream.max_ahead_us,
         )
-    return lines | chained_lines(setting.plan, setting.streams, manifest, marks)
+    replayed = [name for name, n, _ in setting.recalled if n > manifest.epoch_n]
+    return lines | chained_lines(setting.plan, setting.streams, manifest, marks, replayed)
 
 
 def pending(setting: Setting, manifest: Manifest) -> bool:

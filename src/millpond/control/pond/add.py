@@ -16,8 +16,11 @@ from millpond.control.wiring.truth import holds_pond
 from millpond.errors import QueryTypeError
 from millpond.model.change_history import ALWAYS
 from millpond.model.endpoints import Sink
+from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
+from millpond.plan.upstream.step_copies import copied_steps
 from millpond.reconfigure import validate
+from millpond.reconfigure.catalog import version_name
 from millpond.reconfigure.change_price import Price
 from millpond.reconfigure.changes import Add
 from millpond.reconfigure.lifecycle import check_move
@@ -132,9 +135,11 @@ class QueryAdditions:
 
     def _reading(self, query: AnyQuery, from_us: int) -> BackfillRun:
         opened = self._lifetime.open()
-        past = Past(opened.truth.log, query.streams[0])
+        assert isinstance(query, Query)  # `validate.add` refuses others
+        lowest = copied_steps(query, version_name(query.name, 0), self._declarations.front.streams).lowest
+        past = Past(opened.truth.log, lowest.stream)
         return BackfillRun(
-            opened.truth.files(), query.name, self._source(query), past, from_us, opened.files
+            opened.truth.files(), query.name, lowest.name, self._source(lowest), past, from_us, opened.files
         )  # fmt: skip
 
     def _source(self, query: AnyQuery) -> SourceRereader:

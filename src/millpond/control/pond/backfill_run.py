@@ -15,7 +15,6 @@ from millpond.log.records import Receipt
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.plan.explain.amounts import time_left
-from millpond.reconfigure.catalog import version_name
 from millpond.reconfigure.change_price import Reread
 from millpond.reconfigure.change_queue import Prepared
 from millpond.reconfigure.changes import Add
@@ -47,13 +46,15 @@ def rereader(
 class BackfillRun:
     """The backfill of the query `name`: reads the events of windows that start at `from_us` or later.
 
-    `note` reports its progress.
+    `version`: the query that begins with them. `note` reports the progress.
     """
 
     def __init__(
-        self, stored: Files, name: str, source: SourceRereader, past: Past, from_us: int, files: FileTransport
-    ) -> None:
+        self, stored: Files, name: str, version: str, source: SourceRereader, past: Past, from_us: int,
+        files: FileTransport,
+    ) -> None:  # fmt: skip
         self._stored, self.name, self._source, self._past, self._from_us = stored, name, source, past, from_us
+        self._version = version
         self._files = files
         self._token = writer_token()
         self._staged: list[Staged] = []
@@ -132,7 +133,7 @@ class BackfillRun:
 
     def _brought(self, n: int) -> tuple[Receipt, ...]:
         try:
-            receipts = brought(self._stored, self._staged, version_name(self.name, 0), self._source.columns, n)
+            receipts = brought(self._stored, self._staged, self._version, self._source.columns, n)
         except OSError as error:
             raise of_machine(error) or PlaceError(
                 f"What was read again cannot be put in its place: {error}.", "The pond's folder must be writable."

@@ -68,7 +68,10 @@ class Readings:
 
     def _wanted(self, spec: PondSpec) -> tuple[WantedStream, ...]:
         kept = [stream.name for stream in spec.streams if is_read(stream)]
-        return self._front.wanted(spec.computed, kept, spec.effects.times, not_answered(spec))
+        # Spark reads nothing for queries over the rows of copied steps, which the front end does not know
+        rows = {stream.name for stream in spec.streams if stream.upstreams} - {*self._front.streams}
+        queries = [query for query in spec.computed if rows.isdisjoint(query.streams)]
+        return self._front.wanted(queries, kept, spec.effects.times, not_answered(spec))
 
     def _made(self, arguments: _Arguments) -> Reading:
         wanted, limits, tick = arguments

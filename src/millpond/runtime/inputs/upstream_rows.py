@@ -7,7 +7,7 @@ one source partition per instance that wrote them, and are sent to the instances
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -84,12 +84,14 @@ def _committed(manifest: Manifest, queries: frozenset[str]) -> list[_Rows]:
 
 
 def chained_lines(
-    plan: Plan, streams: Iterable[Stream], manifest: Manifest, marks: Mapping[str, Watermark]
-) -> dict[str, TimeLine]:
+    plan: Plan, streams: Iterable[Stream], manifest: Manifest, marks: Mapping[str, Watermark],
+    replayed: Collection[str] = (),
+) -> dict[str, TimeLine]:  # fmt: skip
     """The watermark of each stream made of query rows before the next epoch, and the event time that the epoch reaches.
 
     The event time of a UNION ALL is the least of its branches'. The event time of a stream whose query is quarantined
-    does not advance, because windows over it would close without the missing rows.
+    does not advance, because windows over it would close without the missing rows. `replayed`: queries that begin with
+    replayed events in the next epoch, and so have emitted nothing yet.
     """
     lines = {}
     queries = {query.name: query for query in plan.all_queries}
@@ -97,7 +99,8 @@ def chained_lines(
         if stream.upstreams:
             reaches: list[int | None] = [None]
             event_time = plan.event_time_of(stream.name)
-            if event_time is not None and manifest.quarantined.keys().isdisjoint(stream.upstreams):
+            silent = {*manifest.quarantined, *replayed}
+            if event_time is not None and silent.isdisjoint(stream.upstreams):
                 reaches = [_reached(queries[name], event_time, marks) for name in stream.upstreams]
             known = [time for time in reaches if time is not None]
             least = min(known) if len(known) == len(reaches) else None
