@@ -33,8 +33,11 @@ FILES = [
     (LOWER + table("SELECT n, count(*) AS m FROM STREAM lower GROUP BY n"), "the rows of lower belong to windows",
      "GROUP BY window(w, '1 hour')"),
     (table(f"SELECT k, count(*) AS n {FROM} GROUP BY k"), "does not group by a window", "Group by window(ts, "),
-    (LOWER + table("SELECT date_format(w.start, 'yyyy') AS d, k FROM STREAM lower"), "date_format",
+    (LOWER + table("SELECT max(reverse(k)) AS m FROM STREAM lower GROUP BY window(w, '1 hour')"), "reverse",
      "in lower, as a column that it emits"),
+    (table(f"SELECT k, row_number() OVER (PARTITION BY k, x ORDER BY ts DESC) AS r FROM (SELECT a.k, a.v AS x, b.ts "
+           f"{FROM} AS a JOIN {FROM[5:]} AS b ON a.k = b.k AND b.ts BETWEEN a.ts AND a.ts + INTERVAL 1 MINUTE) "
+           "QUALIFY r = 1"), "below DISTINCT, dropDuplicates or row_number()", "max_by(b.x, b.ts)"),
     (table(f"SELECT k, {W} AS w, count(*) AS n {FROM} GROUP BY ALL ORDER BY n"), "ends in ORDER BY",
      "row_number("),
     (table(f"SELECT k, row_number() OVER (PARTITION BY k ORDER BY ts DESC) AS n {FROM}"), "ORDER BY ts DESC) gives",

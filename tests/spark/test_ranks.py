@@ -187,8 +187,12 @@ ONE_TEXT = {
     "ranked": f"SELECT card, shop, total, w, row_number() OVER (PARTITION BY w ORDER BY total DESC{TIES}) AS r "
     "FROM ({}) QUALIFY r <= 3",
     "limited": f"SELECT card, shop, total, w FROM ({{}}) ORDER BY total DESC{TIES} LIMIT 3",
+    "joined": f"SELECT l.* FROM (SELECT card, shop, total, w FROM ({{}}) ORDER BY total DESC{TIES} LIMIT 3) AS l "
+    "LEFT JOIN (VALUES ('none', 1)) AS d(shop, x) ON l.shop = d.shop WHERE x IS NULL",
+    "grouped": "SELECT w, card, shop, max(total) AS total FROM (SELECT card, shop, total, w FROM ({}) "
+    f"ORDER BY total DESC{TIES} LIMIT 3) GROUP BY ALL",
 }
-"""The aggregation and its first rows in one text."""
+"""The aggregation and its first rows in one text; the last two do more with these."""
 
 
 def test_one_text_aggregates_and_ranks(spark: SparkSession, pond: Pond, tmp_path: Path) -> None:
@@ -211,7 +215,7 @@ REFUSED = {
     "SELECT card FROM STREAM tx LIMIT 3 OFFSET 1": "OFFSET",
     "SELECT card FROM STREAM spend ORDER BY n": "ends in ORDER BY",
     "SELECT card FROM STREAM tx ORDER BY amount LIMIT 3": "is over single events",
-    "SELECT * FROM (SELECT card, n FROM STREAM spend ORDER BY n LIMIT 3) WHERE n > 1": "LIMIT is not the end of the",
+    "SELECT * FROM (SELECT card, n FROM STREAM spend LIMIT 3) WHERE n > 1": "LIMIT without ORDER BY is not the end",
     "SELECT card, row_number() OVER (ORDER BY total) AS r FROM STREAM spend": "has no window of spend",
     "SELECT card, row_number() OVER (PARTITION BY shop ORDER BY total) AS r FROM STREAM spend": "has no window of",
     "SELECT card, row_number() OVER (PARTITION BY card ORDER BY amount) AS r FROM STREAM tx": "is over single events",

@@ -159,6 +159,15 @@ TEXTS = {
       WHERE lo < v""",
     "of_distinct_with_table": f"""SELECT window(t, '9 seconds') AS w, name, sum(v) AS s FROM (SELECT t, v, name FROM
       (SELECT DISTINCT k, v, t FROM {READ}) AS c LEFT JOIN {DIMS} ON c.k = d.k) GROUP BY ALL""",
+    "united_with_table": f"""SELECT n, name, lo + n AS s FROM (SELECT n + 1 AS n, k FROM ({UNITED}) WHERE n > 1) AS u
+      LEFT JOIN {DIMS} ON u.k = d.k LEFT SEMI JOIN (VALUES ('a'), ('b')) AS e(k) ON u.k = e.k""",
+    "of_united_with_table": f"""SELECT window(w, '20 seconds') AS w, name, sum(n) AS s FROM (SELECT w, n, k
+      FROM ({COUNTS}) UNION ALL SELECT window(t, '4 seconds') AS w, max(v), reverse(k) FROM {READ} GROUP BY ALL) AS u
+      JOIN {DIMS} ON u.k = d.k GROUP BY window(w, '20 seconds'), name""",
+    "lateral_limited": f"""SELECT window(t, '9 seconds') AS w, k, sum(v) AS s, s * 2 AS d, format_string('%d', s) AS f
+      FROM {READ} GROUP BY window(t, '9 seconds'), k HAVING d > 1 ORDER BY d DESC, k LIMIT 90""",
+    "united_elements": f"""SELECT k, e FROM (SELECT k, array(n, v) AS l FROM ({COUNTS}) UNION ALL
+      SELECT k, array(v, 9) FROM {READ}) LATERAL VIEW explode(l) AS e WHERE e > 2""",
     "join_of_united": f"""WITH c AS ({COUNTS}) SELECT c.k, u.n FROM c JOIN (SELECT w, k, n FROM c UNION ALL
       SELECT window(t, '5 seconds') AS w, k, max(v) FROM {READ} GROUP BY ALL) AS u ON c.w = u.w AND c.k = u.k""",
 }  # fmt: skip
@@ -511,8 +520,8 @@ def test_what_is_refused_names_the_reason(spark: SparkSession, tmp_path: Path, t
         pond.add("q", TEXTS["again"])
         pond.run()
         assert (pond.table("q").column_names, pond.table("q").num_rows) == (["w", "c", "s"], 0)
-        with pytest.raises(MillpondError, match="cannot be backfilled"):
-            pond.add("more", TEXTS["hopping"], backfill=True)
+        with pytest.raises(MillpondError, match="A step joins streams"):
+            pond.add("more", TEXTS["of_join"], backfill=True)
         with pytest.raises(ChangeRefused, match="in an inner query"):
             pond.shadow("q", TEXTS["again"].replace("'5 seconds'", "'2 seconds'"))
 

@@ -350,8 +350,8 @@ def _joined(
     kind = kind_of(node.joinType())
     if left.isStreaming() and right.isStreaming():
         raise UnsupportedQuery(
-            "A join of two streams below DISTINCT or dropDuplicates is not supported.",
-            "Make the join a query of its own, say `lower`, and read its rows: FROM STREAM lower.",
+            "A join of two streams below DISTINCT, dropDuplicates or row_number() is not supported.",
+            "Group the joined rows: SELECT a.id, a.ts, max_by(b.x, b.ts) … GROUP BY a.id, a.ts.",
         )
     stream, side = (left, right) if left.isStreaming() else (right, left)
     if not stream.isStreaming():

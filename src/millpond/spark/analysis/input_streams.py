@@ -69,13 +69,12 @@ from millpond.spark.catalyst.private_names import (
 )
 from millpond.spark.catalyst.spark_expressions import check_rows, check_stable, tree_of
 from millpond.spark.sources.arrow_functions import MAPPED, batches_in
-from millpond.spark.sources.declared_paths import STREAMS, as_written, reader_of
+from millpond.spark.sources.declared_paths import STREAMS, as_written, reader_of, rows_path
 from millpond.spark.sources.kafka import stand_in_path
 from millpond.spark.sources.keyed_tables import ALIVE, KeyedPartner, keyed_in, lookup_keys
 
 _OFFSET = "order.offset"
 _NEVER_US = 1 << 62
-_ROWS = "/millpond/rows/"
 _FIELDS = ("start", "end")
 
 
@@ -167,14 +166,6 @@ def same_source(left: Stream, right: Stream) -> bool:
 
 def _options(source: Source) -> dict[str, str]:
     return {key.lower(): value for key, value in source.options}
-
-
-def rows_path(query: str) -> str:
-    """The path from which Spark would read the rows of a query.
-
-    It is a pattern that matches nothing, because Spark requires that a folder exists, but not that a pattern matches.
-    """
-    return f"{_ROWS}{query}/*"
 
 
 def named_stream(stream: Stream, streams: Sequence[Stream]) -> Stream:

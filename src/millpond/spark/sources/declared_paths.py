@@ -19,13 +19,15 @@ from millpond.followers.sinks.kinds import sink_path
 from millpond.local_path import scheme_of
 from millpond.model.endpoints import Sink, Source, source_kind
 from millpond.model.stream import Stream
-from millpond.spark.catalyst.private_names import JavaObject, kind_of, nodes_of, pairs
+from millpond.spark.catalyst.private_names import JavaObject, kind_of, nodes_of, once, pairs
 
 WRITTEN, HOME = "millpond.written", "millpond.home"
 """Reader options that store the relative path as written, and its base folder; Spark's sources do not use them."""
 
 STREAMS = ("StreamingRelation", "StreamingRelationV2")
 """Kinds of plan nodes that read streams."""
+
+_ROWS = "/millpond/rows/"
 
 
 def located(stream: Stream, home: str | os.PathLike[str]) -> Stream:
@@ -68,6 +70,21 @@ def as_written(options: dict[str, str]) -> dict[str, str]:
     written = options.get(WRITTEN)
     kept = {name: value for name, value in options.items() if name not in (WRITTEN, HOME)}
     return kept if written is None else {name: written if name.lower() == "path" else kept[name] for name in kept}
+
+
+def rows_path(query: str) -> str:
+    """The path from which Spark would read the rows of a query.
+
+    It is a pattern that matches nothing, because Spark requires that a folder exists, but not that a pattern matches.
+    """
+    return f"{_ROWS}{query}/*"
+
+
+def reads_rows(leaf: JavaObject) -> bool:
+    """Whether a plan node stands for the rows of a query."""
+    if kind_of(leaf) not in STREAMS:
+        return False
+    return once(leaf, "reads_rows", lambda node: reader_of(node)[1].get("path", "").startswith(_ROWS))
 
 
 def reader_of(leaf: JavaObject) -> tuple[str, dict[str, str]]:

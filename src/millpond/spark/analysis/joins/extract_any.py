@@ -9,7 +9,7 @@ from types import MappingProxyType
 from pyspark.sql import DataFrame
 
 from millpond.errors import UnsupportedQuery
-from millpond.model.selection import AnyQuery
+from millpond.model.selection import AnyQuery, Selection, foreign_below
 from millpond.model.stream import Stream
 from millpond.plan.options.clock_parameters import check_clock
 from millpond.spark.analysis.extract import extract_query
@@ -21,6 +21,7 @@ from millpond.spark.analysis.query_terms import Extraction, Terms
 from millpond.spark.analysis.steps.computed_below import reads_inner_rows, with_lower_columns
 from millpond.spark.analysis.steps.inputs import Inputs, StepContext
 from millpond.spark.analysis.steps.normalise_clauses import normalise_clauses
+from millpond.spark.analysis.steps.rows_of_branches import with_rows_of_branches
 from millpond.spark.analysis.steps.step_boundaries import (
     joins_streams,
     makes_rows_of_results,
@@ -29,10 +30,19 @@ from millpond.spark.analysis.steps.step_boundaries import (
     streaming_child,
 )
 from millpond.spark.analysis.upstream.processors import read_processor, rows_of_processor
-from millpond.spark.analysis.upstream.ranks import limit_of, ranks_rows, read_first, read_frames, read_limit, read_ranks
+from millpond.spark.analysis.upstream.ranks import (
+    limit_of,
+    ranks_rows,
+    read_first,
+    read_frames,
+    read_limit,
+    read_ranks,
+    read_rows,
+)
 from millpond.spark.analysis.user_aggregates import UserFunctions
 from millpond.spark.catalyst.inlined_size import check_inlined
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, analysed, kind_of, outputs
+from millpond.spark.sources.declared_paths import reads_rows
 
 
 def extract_any(
@@ -48,7 +58,8 @@ def extract_any(
         UnsupportedQuery, QueryTypeError: see `extract_query`.
     """
     plan = normalise_clauses(catalyst, catalyst.clean(analysed(frame)))
-    plan = with_storable_keys(catalyst, without_subqueries(catalyst, plan), terms.name if terms.serve else None)
+    plan = with_rows_of_branches(catalyst, without_subqueries(catalyst, plan))
+    plan = with_storable_keys(catalyst, plan, terms.name if terms.serve else None)
     check_inlined(plan)
     known = functions or UserFunctions(catalyst)
 
@@ -79,14 +90,20 @@ def _extract(context: StepContext, plan: JavaObject) -> Extraction:
         reader = JoinReader(context, node, referenced_ids([node, *above]) | output_ids(plan))
         return reader.read(outputs(plan), above[::-1])
     if kind_of(node) == "GlobalLimit":
-        if above:
-            raise UnsupportedQuery("LIMIT is not the end of the query.", "Leave out what follows it.")
-        if (limit := limit_of(node)) is not None:
+        if (limit := limit_of(node, above)) is not None:
             return read_limit(context, limit)
+        if above:
+            raise UnsupportedQuery("LIMIT without ORDER BY is not the end of the query.", "Leave out what follows it.")
         return read_first(context, node)
     if kind_of(node) == "Window":
         read = read_ranks if ranks_rows(node) else read_frames
         return read(context, node, above)
     if (made := rows_of_processor(context, node)) is not None:
         return read_processor(context, made, above)
-    return extract_query(context, plan)
+    rows = reads_rows(node) and not context.terms.updates
+    if rows and any(kind_of(one) in ("Join", "Generate") for one in above):
+        return read_rows(context, node, above) or extract_query(context, plan)
+    found = extract_query(context, plan)
+    if rows and isinstance(found.query, Selection) and foreign_below(found.query):
+        return read_rows(context, node, above) or found
+    return found

@@ -35,6 +35,7 @@ from millpond.spark.catalyst.private_names import (
 
 _PASSING = ("Project", "Filter", "SubqueryAlias", "EventTimeWatermark", "Expand")
 _ROWS = ("Project", "Filter")
+_ORDERED = ("GlobalLimit", "LocalLimit", "Sort", "Window")
 _PLAIN = ("AttributeReference", "Literal")
 
 
@@ -54,20 +55,24 @@ def _reads_inner_rows(query: AnyQuery) -> bool:
     return not isinstance(query, Join) and is_inner(query.stream) and bool(foreign_below(query))
 
 
-def with_lower_columns(catalyst: Catalyst, node: JavaObject, *, top: bool = True) -> JavaObject:
+def with_lower_columns(
+    catalyst: Catalyst, node: JavaObject, *, top: bool = True, ordered: bool = False
+) -> JavaObject:
     """The plan in which lower steps compute the keys and arguments of aggregations over their rows.
 
-    `top`: only projections and filters are above the node.
+    `top`: only projections and filters are above the node. `ordered`: the next other node above is `OVER` or LIMIT.
     """
     if not node.isStreaming():
         return node
-    top = top and kind_of(node) in _ROWS
-    node = catalyst.rebuilt(node, [with_lower_columns(catalyst, child, top=top) for child in children(node)])
+    top, ordered = top and kind_of(node) in _ROWS, kind_of(node) in _ORDERED or (ordered and kind_of(node) in _ROWS)
+    lower = [with_lower_columns(catalyst, child, top=top, ordered=ordered) for child in children(node)]
+    node = catalyst.rebuilt(node, lower)
     leaf = cut_below(child_of(node), at_repeats=True) if kind_of(node) in ("Aggregate", *_ROWS) else None
     if leaf is None:
         return node
     if kind_of(node) in _ROWS:
-        return _over_union(catalyst, node, leaf) if top and kind_of(leaf) == "Union" else node
+        united = top and kind_of(leaf) == "Union"
+        return _with_lower_values(catalyst, node, leaf) if united or ordered else node
     emitted = {id_of(column) for column in outputs(leaf)}
     where = _where(catalyst, child_of(node), leaf)
     if not _is_known(where, emitted):
@@ -88,16 +93,16 @@ def with_lower_columns(catalyst: Catalyst, node: JavaObject, *, top: bool = True
     return logical(catalyst, "Aggregate", keys, results, child, node.hint())
 
 
-def _over_union(catalyst: Catalyst, node: JavaObject, union: JavaObject) -> JavaObject:
-    """A projection or filter above a UNION ALL whose branches compute its expressions."""
-    emitted = {id_of(column) for column in outputs(union)}
+def _with_lower_values(catalyst: Catalyst, node: JavaObject, leaf: JavaObject) -> JavaObject:
+    """A projection or filter above `leaf`, which computes its expressions; the branches of a UNION ALL do."""
+    emitted = {id_of(column) for column in outputs(leaf)}
     is_filter = kind_of(node) == "Filter"
     values = [catalyst.alias(node.condition(), "computed")] if is_filter else items(node.projectList())
     aliases = [one for one in values if kind_of(one) == "Alias" and window_mark(one) is None]
-    where = _where(catalyst, child_of(node), union)
+    where = _where(catalyst, child_of(node), leaf)
     movable = [one for one in aliases if _can_move_below(one.child(), emitted)] if _is_known(where, emitted) else []
     computed = {id_of(one): catalyst.alias(_if(catalyst, where, one.child()), str(one.name()), one) for one in movable}
-    below = _with_columns(catalyst, child_of(node), union, [*computed.values()]) if computed else None
+    below = _with_columns(catalyst, child_of(node), leaf, [*computed.values()]) if computed else None
     if below is None:
         return node
     values = [computed[id_of(one)].toAttribute() if id_of(one) in computed else one for one in values]

@@ -24,6 +24,7 @@ from millpond.spark.catalyst.private_names import (
     type_of,
     window_mark,
 )
+from millpond.spark.sources.declared_paths import reads_rows
 
 _UNARY = (
     "Project", "Filter", "Expand", "EventTimeWatermark", "SubqueryAlias", "ResolvedHint", "Generate",
@@ -88,7 +89,17 @@ def numbers_events(node: JavaObject) -> bool:
 def _keeps_state(node: JavaObject) -> bool:
     if kind_of(node) == "Window":
         return bool(node.isStreaming()) and not numbers_events(node)
-    return kind_of(node) == "Aggregate" or joins_streams(node)
+    return kind_of(node) == "Aggregate" or joins_streams(node) or sorted_below(node) is not None
+
+
+def sorted_below(node: JavaObject) -> JavaObject | None:
+    """The ORDER BY of a LIMIT node; None for other nodes."""
+    if kind_of(node) != "GlobalLimit":
+        return None
+    below = child_of(node)
+    while kind_of(below) in ("LocalLimit", "Project", "SubqueryAlias"):
+        below = child_of(below)
+    return below if kind_of(below) == "Sort" else None
 
 
 def _picks_events(node: JavaObject) -> bool:
@@ -105,7 +116,9 @@ def cut_below(node: JavaObject, *, at_repeats: bool = False) -> JavaObject | Non
     while not (_keeps_state(node) or (at_repeats and _picks_events(node))):
         if kind_of(node) == "Union":
             return node if _is_cut(node) else None
-        if kind_of(node) not in _UNARY and not (kind_of(node) == "Join" and node.isStreaming()):
+        if not _has_one_input(node):
+            if reads_rows(node) and any(kind_of(one) in ("Join", "Generate") for one in path):
+                break  # Spark evaluates these, and does not see the rows
             return None
         path.append(node)
         node = streaming_child(node)
@@ -116,15 +129,28 @@ def cut_below(node: JavaObject, *, at_repeats: bool = False) -> JavaObject | Non
     return node
 
 
+def _has_one_input(node: JavaObject) -> bool:
+    """Whether a plan node reads one stream, and keeps no state."""
+    return kind_of(node) in _UNARY or (kind_of(node) == "Join" and bool(node.isStreaming()))
+
+
 def _is_cut(union: JavaObject) -> bool:
-    """Whether the branches of a UNION ALL are steps of their own: one keeps state, or they wait differently for late
-    events.
+    """Whether the branches of a UNION ALL are steps of their own: one keeps state or reads the rows of a query, or they
+    wait differently for late events.
     """
     if not union.isStreaming():
         return False
     branches = children(union)
     delays = ([delay_ms(column) for column in outputs(branch)] for branch in branches)
-    return len({tuple(own) for own in delays}) > 1 or any(cut_below(branch) is not None for branch in branches)
+    return len({tuple(own) for own in delays}) > 1 or any(map(_has_step, branches))
+
+
+def _has_step(branch: JavaObject) -> bool:
+    if cut_below(branch) is not None:
+        return True
+    while _has_one_input(branch):
+        branch = streaming_child(branch)
+    return reads_rows(branch)
 
 
 def _makes_window(node: JavaObject) -> bool:

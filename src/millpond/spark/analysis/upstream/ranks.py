@@ -24,7 +24,7 @@ from millpond.spark.analysis.frames import frames_of
 from millpond.spark.analysis.input_streams import QueryInput
 from millpond.spark.analysis.query_terms import Extraction
 from millpond.spark.analysis.steps.inputs import StepContext
-from millpond.spark.analysis.steps.step_boundaries import output_ids
+from millpond.spark.analysis.steps.step_boundaries import child_of, output_ids, sorted_below
 from millpond.spark.analysis.upstream.ordered_functions import (
     is_ordered,
     numbers_in_time,
@@ -141,15 +141,13 @@ def read_first(context: StepContext, node: JavaObject) -> Extraction:
     return reader.extraction(first_rows(found.query, time, rows))
 
 
-def limit_of(plan: JavaObject) -> Limit | None:
-    """The ORDER BY … LIMIT with which a plan ends, if it does."""
-    if kind_of(plan) != "GlobalLimit":
-        return None
-    node, above = plan.child(), list[JavaObject]()
-    while kind_of(node) in ("LocalLimit", "Project", "SubqueryAlias"):
-        above += [node] if kind_of(node) == "Project" else []
-        node = node.child()
-    return Limit(node, plan.limitExpr(), above) if kind_of(node) == "Sort" else None
+def limit_of(plan: JavaObject, above: Sequence[JavaObject]) -> Limit | None:
+    """The ORDER BY … LIMIT of a LIMIT node with the nodes `above` it; None if it has no ORDER BY."""
+    sort, node, between = sorted_below(plan), plan.child(), list[JavaObject]()
+    while sort is not None and node is not sort:
+        between += [node] if kind_of(node) == "Project" else []
+        node = child_of(node)
+    return None if sort is None else Limit(sort, plan.limitExpr(), [*above, *between])
 
 
 def read_limit(context: StepContext, limit: Limit) -> Extraction:
@@ -171,6 +169,15 @@ def _reader(context: StepContext, ranked: JavaObject, what: str) -> _RankReader 
     if not source.upstreams:
         raise UnsupportedQuery(f"{what} is over single events, which belong to no window.", _WINDOW_FIRST)
     return _RankReader(context, source, input_plan)
+
+
+def read_rows(context: StepContext, node: JavaObject, above: list[JavaObject]) -> Extraction | None:
+    """The query of the rows of an earlier query, of which Spark evaluates expressions, joins with tables or `explode`
+    as of results; `node` stands for the rows, and `above` are the nodes above it. None: nothing is known of the rows.
+    """
+    input_plan = read_input_plan(context.catalyst, node)
+    source = context.source(input_plan, output_ids(node))
+    return _RankReader(context, source, input_plan).rows(outputs(node), above) if source.upstreams else None
 
 
 class _RankReader(Reader):
@@ -195,6 +202,15 @@ class _RankReader(Reader):
                     self._found.append(aggregate)
                 self._scope[id_of(alias)] = Column(f"agg:{self._found.index(aggregate)}", aggregate.type)
         return self._ranked(outputs(windows[0]), above)
+
+    def rows(self, results: list[JavaObject], above: list[JavaObject]) -> Extraction | None:
+        """The query of the rows themselves; None if they have no event time."""
+        if all(self._rows.named_after_us(time) is None for time in self._rows.times):
+            return None
+        values = ((item.name, item.expression) for item in self._upstream.output)
+        keys = {name for name, value in values if isinstance(value, Column) and value.name.startswith("key:")}
+        self._parts = tuple(Column(field.name, field.type) for field in self.stream.columns if field.name in keys)
+        return self._ranked(results, above)
 
     def check_order(self, time: JavaObject) -> None:
         """Refuses an ORDER BY of frames that is not the time of the rows."""

@@ -14,10 +14,10 @@ from millpond.model.stream import Stream
 from millpond.model.types import WINDOW
 from millpond.plan.upstream.rows_as_stream import chained_stream, check_event_time
 from millpond.plan.upstream.steps import times_in
-from millpond.spark.analysis.input_streams import rows_path
 from millpond.spark.analysis.query_terms import Extraction
 from millpond.spark.catalyst.data_types import columns_type
 from millpond.spark.catalyst.private_names import WINDOW_MARK
+from millpond.spark.sources.declared_paths import rows_path
 
 
 def show_rows(spark: SparkSession, upstream: AnyQuery) -> Stream:
