@@ -14,6 +14,7 @@ from kit.inputs.cases import SECOND, STREAM, aggregate_of, random_case
 from kit.inputs.examples import seeds
 from kit.judges.answers import Run, dealt
 from kit.naive.queries import windows
+from kit.naive.queries.query_changes import NaiveChanges
 from millpond.errors import ChangeRefused
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink
@@ -230,6 +231,44 @@ def test_a_replaced_version_with_sessions_ends_with_its_last_session(tmp_path: P
     run.pond.drain()
     emitted = [(row["k"], row["start"] // SECOND, row["n"]) for row in run.answers().rows["mine"]]
     assert sorted(emitted) == [("a", 2, 5), ("a", 60, 1), ("a", 90, 1), ("a", 120, 1), ("b", 2, 1)]
+
+
+@pytest.mark.parametrize("seed", seeds(0, 12))
+def test_each_event_is_in_one_session_of_one_version(seed: int, tmp_path: Path) -> None:
+    """Late events, sessions that bridge a hand-over, several hand-overs while sessions go on, and moved state."""
+    dice = random.Random(seed)
+    delay = dice.choice([0, 7])
+    base = replace(BASE, delay_us=delay * SECOND, window=Session(dice.choice([3, 9]) * SECOND))
+    if dice.random() < 0.5:  # it needs the events of each session
+        base = replace(
+            base, aggregates=(base.aggregates[0], Aggregate("count_distinct", Column("v", "int"), None, "bigint")),
+            output=(*base.output[:-1], Named("most", Column("agg:1", "bigint"))),
+        )  # fmt: skip
+    run, naive = Run(tmp_path, [base], 2, 16), NaiveChanges([base])
+    epochs, second = list[list[dict[str, Any]]](), 0
+    for number in range(24):
+        second += dice.choice([1, 2, 5, 15])
+        rows = [
+            EVENT | {"ts": (second - late) * SECOND, "k": dice.choice("abc"), "v": dice.randrange(4)}
+            for late in dice.choices([0, 1, 3, 8], k=dice.choice([0, 1, 4]))
+        ]  # fmt: skip
+        if number in (8, 16):
+            run.pond.move(tuple(dice.randrange(2) for _ in range(16)))
+        run.epoch([rows])
+        epochs.append(rows)
+        naive.epoch()
+        if dice.random() < 0.2:
+            other = replace(base, window=Session(dice.choice([2, 3, 6, 9, 20]) * SECOND))
+            change = alter(KnownPond(run.pond.spec, run.pond.manifest), other)
+            run.pond.change(change)
+            naive.change(change)
+        for ended in validate.ends(run.pond.spec, run.pond.manifest) if number % 3 == 0 else ():
+            run.pond.change(ended)
+    run.pond.drain()
+    naive.epoch()
+    found = run.answers().rows["spent"]
+    assert_same_rows(naive.rows(epochs, drained=True)["spent"], found, about=f"{seed}")
+    assert sum(row["n"] for row in found) == run.answers().counts["spent"]["applied"]
 
 
 @pytest.mark.parametrize("seed", seeds(0, 3))

@@ -75,6 +75,16 @@ def is_inner(name: str) -> bool:
     return name.startswith(INNER)
 
 
+def query_name(version: str) -> str:
+    """The query to which the rows of a version belong; the rows of a shadow belong to the shadow itself.
+
+    >>> query_name("spend@2"), query_name("spend"), query_name("spend@shadow")
+    ('spend', 'spend', 'spend@shadow')
+    """
+    name, _, number = version.rpartition("@")
+    return name if name and number.isdecimal() else version
+
+
 def zone_of(query: AnyQuery) -> str | None:
     """The time zone of a query; None: that of the session."""
     return None if isinstance(query.zone, msgspec.UnsetType) else query.zone

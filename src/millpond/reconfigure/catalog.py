@@ -321,16 +321,6 @@ def version_name(name: str, version: int) -> str:
     return f"{name}@{version}"
 
 
-def query_name(version: str) -> str:
-    """The query to which the rows of a version belong; the rows of a shadow belong to the shadow itself.
-
-    >>> query_name("spend@2"), query_name("spend"), query_name("spend@shadow")
-    ('spend', 'spend', 'spend@shadow')
-    """
-    name, _, number = version.rpartition("@")
-    return name if name and number.isdecimal() else version
-
-
 def complete_from(spec: PondSpec, name: str) -> int | None:
     """The earliest start of a complete window that any version emits under a query's name; None: all are complete."""
     whole = _whole_us(spec, name)

@@ -2,7 +2,8 @@
 
 The old version emits the windows that start before this time, and the new version all others. So no window may have
 closed for the new version from this time on, because a closed window is never emitted, and none that the old version
-has emitted already.
+has emitted already. Sessions of the new version leave out events in those of the old one; see `own_sessions` in
+`runtime.windows.sessions`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def hand_over_text(change: Change) -> str:
         return ""
     query = change.stored.query
     shared = isinstance(query, Query) and isinstance(query.window, Session)
-    more = ", and until they have closed, an event can be in a window of each version" if shared else ""
+    more = "; unless keys, WHERE or delay differ, each event is in a session of one version" if shared else ""
     return f"windows that start before {utc(change.until_us)} are emitted as before the change{more}"
 
 

@@ -209,7 +209,7 @@ def test_an_altered_query_stays_complete_from_where_it_was(window: Window) -> No
     assert [complete_from(spec, "count") for spec in (spec, altered, ended)] == [90 * SECOND] * 3
     text = f"windows that start before {utc(alter.since_us)} are emitted as before the change"
     assert hand_over_text(alter).startswith(text)
-    assert ("an event can be in a window of each version" in hand_over_text(alter)) == isinstance(window, Session)
+    assert ("each event is in a session of one version" in hand_over_text(alter)) == isinstance(window, Session)
     assert hand_over_text(validate.alter(KnownPond(spec, closed), replace(COUNT, text="other"))) == ""
 
 

@@ -14,12 +14,11 @@ from millpond.log.manifest import Manifest
 from millpond.log.port import Log
 from millpond.log.records import EpochRecord
 from millpond.model.query import Query
-from millpond.model.selection import AnyQuery
+from millpond.model.selection import AnyQuery, query_name
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream, source_names
 from millpond.plan.explain.amounts import count_of
 from millpond.plan.upstream.steps import streams_of
-from millpond.reconfigure.catalog import query_name
 from millpond.reconfigure.inner_reports import visible_quarantine, visible_record
 from millpond.reconfigure.lifecycle import current
 from millpond.spark.driver.epochs import Epoch

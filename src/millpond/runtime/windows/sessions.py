@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from millpond.arrays import Ints, Mask
+from millpond.model.selection import query_name
 from millpond.model.windows import Session
 from millpond.plan.groups.plan import GroupPlan, QueryPlan
 from millpond.runtime.task.task_values import SectionPlace, Watermark
@@ -70,30 +71,71 @@ class Sessions(NamedTuple):
             yield self.take(places == place)
 
 
-class SessionQueries(NamedTuple):
-    """Queries of one gap and delay that answer the same range of session starts, so they have the same sessions."""
+class SessionRange(NamedTuple):
+    """A gap, a delay and a range of session starts.
+
+    `earlier`: those of versions that were replaced before. Events in sessions that these emit are in no other session.
+    """
 
     gap_us: int
     delay: int
     from_us: int
     before_us: int
+    earlier: tuple[SessionRange, ...] = ()
+
+
+class SessionQueries(NamedTuple):
+    """Queries of one range, so they have the same sessions."""
+
+    range: SessionRange
     plans: list[QueryPlan]
+
+    @property
+    def gap_us(self) -> int:
+        """The gap."""
+        return self.range.gap_us
+
+    @property
+    def delay(self) -> int:
+        """The position of the delay among those of the group."""
+        return self.range.delay
 
 
 def session_queries(group: GroupPlan) -> list[SessionQueries]:
     """The queries of a group of session windows, by gap, delay and the range of session starts that they answer."""
-    plans_by_range: dict[tuple[int, int, int, int], list[QueryPlan]] = {}
-    for plan in group.queries:
+    plans_by_range: dict[SessionRange, list[QueryPlan]] = {}
+    earlier: dict[tuple[str, int], tuple[SessionRange, ...]] = {}
+    for plan in sorted(group.queries, key=lambda plan: plan.before_us):
         assert isinstance(plan.query.window, Session)
-        session_range = plan.query.window.gap_us, plan.delay, plan.from_us, plan.before_us
-        plans_by_range.setdefault(session_range, []).append(plan)
-    return [SessionQueries(*session_range, plans) for session_range, plans in sorted(plans_by_range.items())]
+        of = query_name(plan.query.name), plan.delay
+        own = SessionRange(plan.query.window.gap_us, plan.delay, plan.from_us, plan.before_us)
+        versions = () if plan.query.changing else earlier.get(of, ())
+        plans_by_range.setdefault(own._replace(earlier=versions), []).append(plan)
+        if not plan.query.changing:
+            earlier[of] = (*versions, own)
+    return [SessionQueries(*pair) for pair in sorted(plans_by_range.items(), key=lambda pair: pair[0])]
 
 
-def sessions_of(atoms: Cells, gap_us: int, delay: int) -> Sessions:
-    """The sessions of all events of lateness classes 0 … `delay`."""
+def own_sessions(atoms: Cells, of: SessionRange) -> Sessions:
+    """The sessions of a range of starts, of the events that no session of an earlier version holds.
+
+    While such a session matters, all of its atoms are stored: they are in one session of the largest gap of all
+    versions, which is open, and atoms with a hole longer than the least gap are not merged.
+    """
+    free = np.ones(atoms.rows, bool) if of.earlier else None
+    for version in (*of.earlier, of):
+        sessions = sessions_of(atoms, version.gap_us, version.delay, free)
+        sessions = sessions.take((sessions.starts_us >= version.from_us) & (sessions.starts_us < version.before_us))
+        if free is not None:
+            free[sessions.rows] = False
+    return sessions
+
+
+def sessions_of(atoms: Cells, gap_us: int, delay: int, chosen: Mask | None = None) -> Sessions:
+    """The sessions of all events of lateness classes 0 … `delay`; `chosen`: only of these atoms."""
     low, high = np.searchsorted(atoms.slices.late_class, [0, delay + 1]).tolist()
     rows = np.arange(int(atoms.offsets[low]), int(atoms.offsets[high]))
+    rows = rows if chosen is None else rows[chosen[rows]]
     slots, first = atoms.slots[rows].astype(np.int64), atoms.columns[FIRST][rows].astype(np.int64)
     if high - low > 1:
         order = sorted_by(slots, first)
@@ -191,6 +233,5 @@ def first_needed(atoms: Cells, needed: Mask) -> int:
 def closing(group: GroupPlan, queries: SessionQueries, atoms: Cells, before: Watermark, after: Watermark) -> Sessions:
     """The sessions that close when the watermark moves."""
     delay_us = group.delays_us[queries.delay]
-    sessions = sessions_of(atoms, queries.gap_us, queries.delay)
-    closed = open_sessions(sessions, before.at(delay_us)) & ~open_sessions(sessions, after.at(delay_us))
-    return sessions.take(closed & (sessions.starts_us >= queries.from_us) & (sessions.starts_us < queries.before_us))
+    sessions = own_sessions(atoms, queries.range)
+    return sessions.take(open_sessions(sessions, before.at(delay_us)) & ~open_sessions(sessions, after.at(delay_us)))

@@ -8,8 +8,8 @@ from collections import Counter
 
 from millpond.clock import Clock, lap_us
 from millpond.control.pond.problems import LOGGER
+from millpond.model.selection import query_name
 from millpond.plan.explain.amounts import count_of
-from millpond.reconfigure.catalog import query_name
 from millpond.runtime.task.counters import WHOLE_POND
 from millpond.spark.driver.epochs import Epoch
 

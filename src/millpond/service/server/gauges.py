@@ -13,8 +13,8 @@ from prometheus_client.metrics_core import Metric
 
 from millpond.clock import Clock, lap_us
 from millpond.log.records import EpochRecord
+from millpond.model.selection import query_name
 from millpond.plan.explain.amounts import RemainingTime
-from millpond.reconfigure.catalog import query_name
 from millpond.runtime.inspect.timeline import pieces, trace_of
 from millpond.runtime.task.counters import FATES, WHOLE_POND, Counters, Counts, in_receipt
 from millpond.spark.driver.epochs import Epoch

@@ -20,13 +20,13 @@ from millpond.model.expressions import plain_of
 from millpond.model.functions import UserFunction
 from millpond.model.join import Join
 from millpond.model.query import Query
-from millpond.model.selection import AnyQuery, zone_of
+from millpond.model.selection import AnyQuery, query_name, zone_of
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Retention, Stream
 from millpond.plan.options.first_complete_window import first_window
 from millpond.plan.upstream.parameter_feeds import feeds_of
 from millpond.plan.upstream.steps import inner_of, inputs_of
-from millpond.reconfigure.catalog import complete_from, history, in_force, query_name, visible
+from millpond.reconfigure.catalog import complete_from, history, in_force, visible
 from millpond.reconfigure.changes import Add, Alter, Change, End, Feed, Halt, SetParameter, Shadow, kind_name
 from millpond.reconfigure.hand_over import hand_over_text
 from millpond.reconfigure.inner_reports import stream_labels, visible_quarantine

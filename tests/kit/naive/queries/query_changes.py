@@ -13,6 +13,7 @@ from typing import TypeAlias
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from kit.naive.expressions import order
 from kit.naive.queries import stateless, windows
 from kit.naive.queries.deduplicate import without_repeats
 from kit.naive.queries.windows import Batch, Result, Value
@@ -54,6 +55,9 @@ class _Version:
 
 
 Parameters: TypeAlias = Mapping[str, Literal]
+
+_Place: TypeAlias = tuple[int, int]
+"""The epoch of an event, and its position there."""
 
 
 class NaiveChanges:
@@ -155,7 +159,11 @@ class NaiveChanges:
         self, name: str, epochs: Sequence[Batch], parameters: Sequence[Parameters], drained: bool
     ) -> list[list[tuple[Result, int]]]:
         """The rows of a query by epoch, each with the end of its window."""
-        every = [_rows_of(version, epochs, parameters, drained) for version in self._versions[name]]
+        versions = self._versions[name]
+        held = _held_by_earlier(versions, epochs, parameters)
+        every = [
+            _rows_of(version, epochs, parameters, drained, taken) for version, taken in zip(versions, held, strict=True)
+        ]  # fmt: skip
         return [[pair for emitted in every for pair in emitted[epoch]] for epoch in range(len(every[0]))]
 
     def _resolved(self, epochs: Sequence[Batch], drained: bool) -> list[Parameters]:
@@ -237,10 +245,64 @@ def _seen_by(version: _Version, epoch: int, batch: Batch) -> Batch:
     return [row for row in batch if recall is not None and row[time] is not None and row[time] >= recall]
 
 
+def _held_by_earlier(
+    versions: Sequence[_Version], epochs: Sequence[Batch], parameters: Sequence[Parameters]
+) -> list[set[_Place]]:
+    """For each version, the events in sessions of versions that handed over before, if only their gaps differ."""
+    found: list[set[_Place]] = []
+    emitted: list[tuple[_Version, set[_Place]]] = []
+    for version in versions:
+        mine: set[_Place] = set()
+        if isinstance(version.query, Query) and isinstance(version.query.window, Session):
+            for other, places in emitted:
+                alive = other.last is None or other.last > version.first
+                mine |= places if alive and _sessions_like(other.query) == _sessions_like(version.query) else set()
+            if version.until_us is not None and not version.query.changing:
+                emitted.append((version, _in_sessions(version, epochs, parameters, mine)))
+        found.append(mine)
+    return found
+
+
+def _sessions_like(query: Plain) -> object:
+    assert isinstance(query, Query)
+    return query.stream, query.event_time, query.keys, query.where, query.delay_us, query.changing, query.deduplicated
+
+
+def _in_sessions(
+    version: _Version, epochs: Sequence[Batch], parameters: Sequence[Parameters], held: set[_Place]
+) -> set[_Place]:
+    """The events in the sessions that a version emits, without those that earlier versions hold."""
+    query = version.query
+    assert isinstance(query, Query) and isinstance(query.window, Session)
+    gap_us = query.window.gap_us
+    if query.deduplicated is not None:
+        query, epochs = without_repeats(query, epochs)
+    by_key: dict[tuple[Value, ...], list[tuple[int, _Place]]] = {}
+    marks = windows.watermarks(query, epochs)
+    for epoch, (batch, mark, now) in enumerate(zip(epochs, marks, parameters, strict=False)):
+        for place, row in enumerate(batch):
+            judged = windows._judge(_bound(query, now), row, mark)
+            if judged.fate == "applied" and (epoch, place) not in held and _seen_by(version, epoch, [row]):
+                key = tuple(None if value is None else order(value) for value in judged.keys)
+                by_key.setdefault(key, []).append((row[query.event_time], (epoch, place)))
+    found: set[_Place] = set()
+    for events in map(sorted, by_key.values()):
+        runs = [[events[0]]]
+        for event in events[1:]:
+            if event[0] - runs[-1][-1][0] <= gap_us:
+                runs[-1].append(event)
+            else:
+                runs.append([event])
+        for run in runs:
+            if (version.since_us is None or version.since_us <= run[0][0]) and run[0][0] < (version.until_us or 0):
+                found |= {place for _, place in run}
+    return found
+
+
 def _rows_of(
-    version: _Version, epochs: Sequence[Batch], parameters: Sequence[Parameters], drained: bool
+    version: _Version, epochs: Sequence[Batch], parameters: Sequence[Parameters], drained: bool, held: set[_Place]
 ) -> list[list[tuple[Result, int]]]:
-    """The rows of a version by epoch, each with the end of its window, 0 without one."""
+    """The rows of a version by epoch, each with the end of its window, 0 without one; `held`: events it leaves out."""
     query = version.query
     if isinstance(query, Selection):
         where = [None if query.where is None else bound(query.where, now) for now in parameters]
@@ -252,7 +314,8 @@ def _rows_of(
             query, epochs = without_repeats(query, epochs)
         seen = replace(query, output=(*query.output, Named(_AT, Column("window", WINDOW))))
         marks = windows.watermarks(query, epochs)
-        taken = [_seen_by(version, epoch, batch) for epoch, batch in enumerate(epochs)]
+        free = [[row for place, row in enumerate(batch) if (n, place) not in held] for n, batch in enumerate(epochs)]
+        taken = [_seen_by(version, epoch, batch) for epoch, batch in enumerate(free)]
         if version.backfilled:  # earlier rows are emitted with the parameters of its first epoch
             parameters = [parameters[max(i, min(version.first, len(parameters) - 1))] for i in range(len(parameters))]
         if parameters_in(query):
