@@ -21,10 +21,10 @@ _SERVER = re.compile(rf"(?<![.\w])({'|'.join(_SERVERS)})_(?:server|connected)\b"
 
 _SESSION = re.compile(r"[(, ]spark: SparkSession\b")
 
-_LONG = {
-    f"tests/spark/test_{name}.py" for name in ("crash", "hosts", "queries", "redis", "restart", "serve", "steps")
-}
-"""Files that take more than a minute and are among the last ones by name: the last of them would run alone."""
+_LATE = ("crash", "hosts", "queries", "redis", "restart", "serve", "steps")
+
+_LONG = {"kafka", "hdfs", *(f"tests/spark/test_{name}.py" for name in _LATE)}
+"""Units that take several minutes, and files that take more than one and are late by name: one would run alone."""
 
 _SESSIONS = 2
 """Processes with a session of Spark. One would be busy alone at the end, while its driver and Python wait in turns."""
