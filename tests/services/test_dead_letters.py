@@ -121,12 +121,13 @@ def test_letters_of_one_reason_are_sent_once_and_a_dry_run_sends_nothing(
     assert len(names) == 3
     assert sorted(m.value or b"" for m in kafka_server.read(topic)[5:]) == [b"", b"~"]
 
-    # events without a time are sent only if their reason or another topic is given
+    # events without a time are sent only by --timeless, or to another topic
     write(folder, 16, topic, [b"0", b"}"])
     left_out = dead_letters.left_out_line(1)
     for given in ([], ["--to", topic]):
         assert printed("--dry-run", *given)[-2:] == ["1 would be sent.", left_out]
+    assert printed("--reason", "ts") == ["0 sent.", left_out]
     assert printed() == ["1 sent.", left_out] and printed() == ["0 sent.", left_out]
     assert replay(folder, None, f"{topic}-other") == (9, 0)
-    assert printed("--reason", "not compute") == ["1 sent."] and printed() == ["0 sent."]
+    assert printed("--reason", "ts", "--timeless") == ["1 sent."] and printed() == ["0 sent."]
     assert [m.value for m in kafka_server.read(topic)[7:]] == [b"}", b"0"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from itertools import islice, takewhile
@@ -199,20 +199,22 @@ class Unsent(NamedTuple):
 class Replayed(NamedTuple):
     """The number of dead letters that a replay sent, and of those that it left out.
 
-    Events whose time does not compute are left out of a replay to their own topic, unless their reason is given:
-    queries that do not use this time have processed them already.
+    Events whose time does not compute are left out of a replay to their own topic, unless they are requested: queries
+    that do not use this time have processed them already.
     """
 
     sent: int
     left_out: int
 
 
-def replay(folder: Path, connection: str | None, topic: str | None, reason: str | None = None) -> Replayed:
+def replay(
+    folder: Path, connection: str | None, topic: str | None, reason: str | None = None, *, timeless: bool = False
+) -> Replayed:
     """Send the dead letters that were not sent before to their original topics, or to `topic`.
 
     The dead letters of one record of the log are sent in one transaction, so a crash repeats nothing. `reason`: send
-    only letters whose reason is or contains this text; a later replay of all leaves them out. If not all are sent,
-    there is one transaction per reason.
+    only letters whose reason is or contains this text; a later replay of all leaves them out. `timeless`: also send
+    events whose time does not compute. If not all are sent, there is one transaction per reason.
 
     Raises:
         SetupError: the library for Kafka is missing, or the connection does not exist.
@@ -220,7 +222,7 @@ def replay(folder: Path, connection: str | None, topic: str | None, reason: str 
         RequestError: no letter has this reason.
     """
     replays = _Replays(folder, connection, topic)
-    reasons, left_out = replays.reasons(reason)
+    reasons, left_out = replays.reasons(reason, timeless)
     skipped = sum(kind.letters for kind in replays.unsent(left_out))
     if not reasons:
         return Replayed(0, skipped)
@@ -243,7 +245,7 @@ def replay(folder: Path, connection: str | None, topic: str | None, reason: str 
 
 
 def unsent(
-    folder: Path, connection: str | None, topic: str | None, reason: str | None = None
+    folder: Path, connection: str | None, topic: str | None, reason: str | None = None, *, timeless: bool = False
 ) -> tuple[list[Unsent], int]:
     """What `replay` would send, the most frequent first, and the number of letters that it would leave out.
 
@@ -252,7 +254,7 @@ def unsent(
     Raises: as `replay`.
     """
     replays = _Replays(folder, connection, topic)
-    reasons, left_out = replays.reasons(reason)
+    reasons, left_out = replays.reasons(reason, timeless)
     return replays.unsent(reasons), sum(kind.letters for kind in replays.unsent(left_out))
 
 
@@ -260,8 +262,19 @@ def left_out_line(letters: int) -> str:
     """Says why a replay leaves dead letters out, and how they can be sent."""
     return (
         f"{letters} left out: their event time does not compute. Queries that do not use this time have processed "
-        "these events, and would emit their rows twice. `millpond dlq replay` sends them with --reason "
-        "'does not compute', or with --to to another topic."
+        "these events, and would emit their rows twice. `millpond dlq replay` sends them with --timeless, or with --to "
+        "to another topic."
+    )
+
+
+def repeated_line(found: Iterable[Unsent]) -> str:
+    """Says that queries emit rows of replayed events twice; empty if no time of these letters fails to compute."""
+    letters = sum(kind.letters for kind in found if is_timeless(kind.reason))
+    return (
+        f"The event time of {letters} of them does not compute: queries that do not use this time have processed these "
+        "events, and emit their rows twice."
+        if letters
+        else ""
     )
 
 
@@ -277,8 +290,8 @@ class _Replays:
         self._letters, self._connection, self._topic = LetterFolder.of(folder), connection, topic
         self._parts = [*self._letters.parts()]
 
-    def reasons(self, wanted: str | None) -> tuple[list[str], list[str]]:
-        """The reason that is this text, or those that contain it; without one, those that are sent and left out."""
+    def reasons(self, wanted: str | None, timeless: bool) -> tuple[list[str], list[str]]:
+        """The reason that is this text, or those that contain it; those that are sent, and those that are left out."""
         known = sorted({reason for _, table in self._parts for reason in table["reason"].unique().to_pylist()})
         exact = [reason for reason in known if reason == wanted]
         found = exact or [reason for reason in known if wanted is None or wanted.lower() in reason.lower()]
@@ -287,7 +300,7 @@ class _Replays:
         elsewhere = self._topic is not None and all(
             self._topic not in table["topic"].unique().to_pylist() for _, table in self._parts
         )
-        if wanted is not None or elsewhere:
+        if timeless or elsewhere:
             return found, []
         return [one for one in found if not is_timeless(one)], [one for one in found if is_timeless(one)]
 

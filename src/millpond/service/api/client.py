@@ -275,10 +275,15 @@ class Client:
         content = msgspec.json.encode(Feeds(query, column))
         return self._call("PUT", f"params/{_segment(name)}/feed", Changed, content=content)
 
-    def replay(self, stream: str, *, reason: str | None = None, dry_run: bool = False) -> Changed | Priced:
-        """Send the dead letters of a stream to their topics again, each once; `reason`: only those that contain it."""
+    def replay(
+        self, stream: str, *, reason: str | None = None, timeless: bool = False, dry_run: bool = False
+    ) -> Changed | Priced:
+        """Send the dead letters of a stream to their topics again, each once; `reason`: only those that contain it.
+
+        `timeless`: also events whose time does not compute. Queries that do not use this time emit their rows twice.
+        """
         path = f"streams/{_segment(stream)}/dead-letters/replay"
-        return self._change("POST", path, dry_run, Replay(reason), patient=True)
+        return self._change("POST", path, dry_run, Replay(reason, timeless), patient=True)
 
     def push(self, stream: str, events: Sequence[Mapping[str, Any]], *, key: str) -> PushDone:
         """Push events into a stream of JSON files; they are durable when this returns.

@@ -98,9 +98,10 @@ class PushDone(msgspec.Struct, frozen=True):
 
 
 class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A request to send dead letters of a stream again; `reason`: only those whose reason is or contains this text."""
+    """Sends dead letters again, those whose reason is or contains `reason`; `timeless`: also those without a time."""
 
     reason: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    timeless: bool = False
 
 
 class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -6,6 +6,8 @@ from functools import partial
 
 from nicegui import events, ui
 
+from millpond.runtime.packets.row_batches import is_timeless
+from millpond.service.api.messages import Replay
 from millpond.service.console.changes import Call, Proposal, propose
 from millpond.service.console.layout import code, fill, page, pushed, table
 from millpond.service.console.readings import LETTERS_SECONDS, Readings
@@ -20,8 +22,9 @@ def show_dead_letters(readings: Readings) -> None:
         counts = table("Dead letters", _COLUMNS, _COLUMNS[3:4], row_key="at")
         counts.add_slot(
             "body-cell-reason",
-            '<q-td :props="props">{{ props.value }} <q-btn flat dense no-caps label="Replay" '
-            """:aria-label="'Replay ' + props.value" @click="$parent.$emit('replay', props.row)" /></q-td>""",
+            '<q-td :props="props">{{ props.value }} <q-btn v-if="!props.row.timeless" flat dense no-caps '
+            """label="Replay" :aria-label="'Replay ' + props.value" """
+            """@click="$parent.$emit('replay', props.row)" /></q-td>""",
         )
         buttons = ui.row().classes("w-full items-center")
         newest = code("Newest dead letters")
@@ -31,7 +34,10 @@ def show_dead_letters(readings: Readings) -> None:
             nonlocal offered
             found = await readings.dead_letters()
             rows = [(one.stream, *kind) for one in found for kind in one.kinds]
-            shown = [dict(zip(_COLUMNS, map(str, row), strict=True)) | {"at": at} for at, row in enumerate(rows)]
+            shown = [
+                dict(zip(_COLUMNS, map(str, row), strict=True)) | {"at": at, "timeless": is_timeless(row[2])}
+                for at, row in enumerate(rows)
+            ]
             fill(counts, shown, "No dead letter was written yet." if found else _NONE)
             newest.text = "\n".join(line for one in found for line in one.newest)
             streams = tuple(one.stream for one in found if one.kinds)
@@ -53,4 +59,4 @@ def show_dead_letters(readings: Readings) -> None:
 
 
 def _replay(readings: Readings, stream: str, reason: str | None) -> Call:
-    return lambda who, dry: readings.verbs.replay(stream, reason, who, dry)
+    return lambda who, dry: readings.verbs.replay(stream, Replay(reason), who, dry)

@@ -294,8 +294,8 @@ def _change(app: FastAPI, verbs: HostedPond) -> None:
         summary="Send the dead letters of a stream to their topics again",
     )  # fmt: skip
     async def replay(request: Request, name: str, who: Who, dry_run: DryRun = False) -> Response:
-        reason = (await _read(request, Replay)).reason
-        return _answered(await run_in_threadpool(verbs.replay, named(name), reason, who, dry_run))
+        wanted = await _read(request, Replay)
+        return _answered(await run_in_threadpool(verbs.replay, named(name), wanted, who, dry_run))
 
 
 def _parameters(app: FastAPI, verbs: HostedPond) -> None:

@@ -18,7 +18,14 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from millpond.connections import offered, offered_target
-from millpond.control.diagnose.dead_letters import StreamLetters, left_out_line, replay, stream_letters, unsent
+from millpond.control.diagnose.dead_letters import (
+    StreamLetters,
+    left_out_line,
+    repeated_line,
+    replay,
+    stream_letters,
+    unsent,
+)
 from millpond.control.pond.pond import Pond
 from millpond.control.pond.report import QUERY
 from millpond.control.wiring.pond_reader import key_columns, served_query
@@ -53,6 +60,7 @@ from millpond.service.api.messages import (
     PushDone,
     QueryShown,
     Relocation,
+    Replay,
     SourceShown,
     Status,
     StreamShown,
@@ -182,23 +190,22 @@ class HostedPond:
         found = self._reader.now()
         return [] if found is None else [*stream_letters(found[1])]
 
-    def replay(self, stream: str, reason: str | None, who: str, dry_run: bool) -> Changed | Priced:
-        """Send the dead letters of a stream to their topics again, each once, if the operator offers these topics.
-
-        `reason`: only those whose reason is or contains this text.
-        """
+    def replay(self, stream: str, request: Replay, who: str, dry_run: bool) -> Changed | Priced:
+        """Send the dead letters of a stream to their topics again, each once, if the operator offers these topics."""
         self._pond()
         one = next((one for one in self.dead_letters() if one.stream == stream), None)
         if one is None:
             raise RequestError(f"The stream {stream[:80]!r} keeps no dead letters.", "Choose one with 'dead.path'.")
         one.check()
+        reason, timeless = request.reason, request.timeless
         if dry_run:
-            found, left_out = unsent(one.folder, one.connection, None, reason)
+            found, left_out = unsent(one.folder, one.connection, None, reason, timeless=timeless)
             kinds = "; ".join(f"{kind.letters} to {kind.topic}: {kind.reason}" for kind in found)
             price = f"sends {count_of(sum(kind.letters for kind in found), 'dead letter')} again"
             price += f" ({kinds})" if found else ""
-            return Priced(f"{price}. {left_out_line(left_out)}" if left_out else price)
-        sent, left_out = replay(one.folder, one.connection, None, reason)
+            warning = left_out_line(left_out) if left_out else repeated_line(found)
+            return Priced(f"{price}. {warning}" if warning else price)
+        sent, left_out = replay(one.folder, one.connection, None, reason, timeless=timeless)
         _log.info("dead letters of %s were sent again for %s: %d; left out: %d", stream, who, sent, left_out)
         what = f"{count_of(sent, 'dead letter')} sent"
         return Changed("replay", stream, what=f"{what}. {left_out_line(left_out)}" if left_out else what)

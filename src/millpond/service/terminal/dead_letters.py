@@ -49,23 +49,28 @@ def replay_dead_letters(
         Optional[str],  # noqa: UP045
         typer.Option("--reason", metavar="TEXT", help="Send only those whose reason contains this text."),
     ] = None,
+    timeless: Annotated[
+        bool, typer.Option("--timeless", help="Also send events whose time does not compute to their topic.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be sent.")] = False,
 ) -> None:
     """Send the records of dead letters to Kafka again, each exactly once.
 
-    Events whose time does not compute are sent only with --reason, or with --to to another topic.
+    Events whose time does not compute are sent only with --timeless, or with --to to another topic.
     """
-    from millpond.control.diagnose.dead_letters import left_out_line, replay, unsent
+    from millpond.control.diagnose.dead_letters import left_out_line, repeated_line, replay, unsent
 
     if not to:
         typer.echo("A record that still does not parse comes back as a new dead letter.")
     if dry_run:
-        found, left_out = unsent(folder, connection, to, reason)
+        found, left_out = unsent(folder, connection, to, reason, timeless=timeless)
         for kind in found:
             typer.echo(f"{kind.letters:>8}  to {kind.topic}  {kind.reason}")
         typer.echo(f"{sum(kind.letters for kind in found)} would be sent.")
+        if not to and (repeated := repeated_line(found)):
+            typer.echo(repeated)
     else:
-        sent, left_out = replay(folder, connection, to, reason)
+        sent, left_out = replay(folder, connection, to, reason, timeless=timeless)
         typer.echo(f"{sent} sent.")
     if left_out:
         typer.echo(left_out_line(left_out))

@@ -45,6 +45,7 @@ from millpond.service.api.messages import (
     PushDone,
     QueryShown,
     Relocation,
+    Replay,
     Status,
     StreamShown,
     Value,
@@ -149,8 +150,8 @@ class Fake:
         self._did("unset", name, who)
         return Changed("unset", name, 9)
 
-    def replay(self, stream: str, reason: str | None, who: str, dry_run: bool) -> Changed | Priced:
-        self._did("replay", stream, reason, who, dry_run)
+    def replay(self, stream: str, request: Replay, who: str, dry_run: bool) -> Changed | Priced:
+        self._did("replay", stream, request, who, dry_run)
         return Changed("replay", stream, what="2 dead letters sent")
 
     def push(self, name: str, request: Push) -> PushDone:
@@ -199,7 +200,8 @@ def test_the_client_sends_what_the_pond_receives(bench: Bench) -> None:
     assert client.scale(shards=["h:1", "h:2"]) == Changed("scale", "instances", 9)
     assert client.param("names", ["a"], new=True) == Changed("param", "names", 9)
     assert client.unset("names") == Changed("unset", "names", 9)
-    assert client.replay("tx", reason="bad", dry_run=True) == Changed("replay", "tx", what="2 dead letters sent")
+    sent = Changed("replay", "tx", what="2 dead letters sent")
+    assert client.replay("tx", reason="bad", timeless=True, dry_run=True) == sent
     assert client.feed("names", "top", "k") == Changed("feed", "names", 9)
     assert client.lookup("spend", "ann", 7) == Found(5, {"n": 3}, (0, 10), 4)
     assert client.push("tx", [{"v": Decimal("1.50")}], key="k") == PushDone("tx", 1, False)
@@ -218,7 +220,7 @@ def test_the_client_sends_what_the_pond_receives(bench: Bench) -> None:
         ("scale", Instances(None, ("h:1", "h:2")), who, False),
         ("set", "names", Value(["a"], new=True), who),
         ("unset", "names", who),
-        ("replay", "tx", "bad", who, True),
+        ("replay", "tx", Replay("bad", timeless=True), who, True),
         ("feed", "names", "top", "k", who),
         ("lookup", "spend", ("ann", "7")),
         ("push", "tx", Push("k", [{"v": msgspec.Raw(b"1.50")}])),

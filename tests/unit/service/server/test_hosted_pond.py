@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from kit.simulator.changing_pond import ChangingPond
 from millpond.connections import VARIABLE
-from millpond.control.diagnose.dead_letters import Kind
+from millpond.control.diagnose.dead_letters import Kind, Unsent, left_out_line, repeated_line
 from millpond.control.pond.problems import Problem
 from millpond.errors import ChangeRefused, NotServingError, QueryRefused, RequestError
 from millpond.followers.runner import FollowerStatus
@@ -33,8 +33,8 @@ from millpond.model.query import Named, Query
 from millpond.model.stream import DEAD_LETTER, Field, Malformed, Retention, Stream
 from millpond.model.windows import Sliding
 from millpond.reconfigure.changes import Add, Alter, SetParameter, Shadow
-from millpond.runtime.packets.row_batches import dead_letters_of
-from millpond.service.api.messages import Changed, Priced, Retained, SourceShown, Value
+from millpond.runtime.packets.row_batches import dead_letters_of, timeless_reason
+from millpond.service.api.messages import Changed, Priced, Replay, Retained, SourceShown, Value
 from millpond.service.api.service_files import Places
 from millpond.service.server.gauges import Gauges
 from millpond.service.server.hosted_pond import HostedPond
@@ -131,7 +131,8 @@ def test_dead_letters_are_sent_again_only_to_topics_that_the_operator_offers(
     (folder / MARKER_NAME).write_bytes(msgspec.json.encode(Marker("local", dead_letters_of("tx"), "parquet")))
     letter = {"topic": "t", "partition": 1, "offset": 7, "key": b"k", "value": b"{", "reason": "bad"}
     letter |= {"timestamp": datetime(2024, 1, 1, tzinfo=timezone.utc)}
-    pq.write_table(pa.Table.from_pylist([letter]), folder / f"part-{1:020d}.parquet")
+    part = folder / f"part-{1:020d}.parquet"
+    pq.write_table(pa.Table.from_pylist([letter]), part)
     (shown,) = hosted.dead_letters()
     at = "2024-01-01 00:00:00Z"
     assert (shown.kinds, shown.newest) == ((Kind("t", "bad", 1, at, at),), (f"t-1 at 7, {at}: bad", "  {"))
@@ -139,17 +140,27 @@ def test_dead_letters_are_sent_again_only_to_topics_that_the_operator_offers(
     monkeypatch.setenv(VARIABLE, str(connections))
     connections.write_text('{"local": {"servers": "127.0.0.1:9"}}')
     with pytest.raises(QueryRefused, match="The topic t is not for requests that come over the network"):
-        hosted.replay("tx", None, "ann", False)
+        hosted.replay("tx", Replay(), "ann", False)
     connections.write_text('{"local": {"servers": "127.0.0.1:9", "topics": ["t"]}}')
     monkeypatch.setattr(Publisher, "reached", lambda self: Cursor(0))
     for reason in (None, "bad", "B"):
-        assert hosted.replay("tx", reason, "ann", True) == Priced("sends 1 dead letter again (1 to t: bad)")
+        assert hosted.replay("tx", Replay(reason), "ann", True) == Priced("sends 1 dead letter again (1 to t: bad)")
     with pytest.raises(RequestError, match="No dead letter has a reason with 'good'"):
-        hosted.replay("tx", "good", "ann", True)
+        hosted.replay("tx", Replay("good"), "ann", True)
+    timeless = timeless_reason("bad_ts", "timestamp_millis(ms)")
+    pq.write_table(pa.Table.from_pylist([letter, letter | {"offset": 8, "reason": timeless}]), part)
+    for reason, letters in (("b", "1 dead letter again (1 to t: bad)"), (timeless, "0 dead letters again")):
+        priced = hosted.replay("tx", Replay(reason), "ann", True)
+        assert priced == Priced(f"sends {letters}. {left_out_line(1)}"), "its rows would be doubled"
+    kinds = f"1 to t: bad; 1 to t: {timeless}"
+    twice = repeated_line([Unsent("t", timeless, 1)])
+    priced = hosted.replay("tx", Replay("b", timeless=True), "ann", True)
+    assert twice and priced == Priced(f"sends 2 dead letters again ({kinds}). {twice}")
     monkeypatch.setattr(Publisher, "reached", lambda self: Cursor(1))
-    assert hosted.replay("tx", None, "ann", True) == Priced("sends 0 dead letters again"), "it was sent before"
+    priced = hosted.replay("tx", Replay("BAD", timeless=True), "ann", True)
+    assert priced == Priced("sends 0 dead letters again"), "they were sent before"
     with pytest.raises(RequestError, match="keeps no dead letters"):
-        hosted.replay("in", None, "ann", True)
+        hosted.replay("in", Replay(), "ann", True)
 
 
 def test_only_a_known_or_a_new_parameter_is_set(bench: Bench) -> None:
