@@ -106,12 +106,13 @@ def _drop_text(pond: KnownPond, name: str, plan: Plan) -> str:
         lines.append(f"  shared    {cost.shared_bytes:,} bytes, its share of state that other queries need, stay")
     for stream in read(query):
         others = sorted(one.name for one in current(pond.spec) if one.name != name and stream in read(one))
-        lines.append(f"  reads     {stream}, which {', '.join(others) or 'no other query'} also reads")
+        who = f"is also read by {', '.join(others)}" if others else "no other query reads"
+        lines.append(f"  reads     {stream}, which {who}")
     if query.serve:
         lines.append("  served    its rows are no longer served")
-    if not query.sink.goes_nowhere:
-        where = query.sink.path or next((text for key, text in query.sink.options if key in ("topic", "table")), "")
-        lines.append(f"  rows      those in {query.sink.format} {where}".rstrip() + " stay")
+    sink = query.sink
+    if where := sink.path or next((text for key, text in sink.options if key in ("topic", "table")), None):
+        lines.append(f"  rows      those in {sink.format} {where} stay")
     return "".join(f"{line}\n" for line in lines)
 
 

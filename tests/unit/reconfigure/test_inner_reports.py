@@ -9,7 +9,7 @@ from millpond.errors import UnsupportedQuery
 from millpond.log.manifest import Manifest
 from millpond.log.records import EpochRecord
 from millpond.model.aggregates import Aggregate
-from millpond.model.endpoints import REDIS, Source
+from millpond.model.endpoints import REDIS, Sink, Source
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.selection import INNER
@@ -24,7 +24,7 @@ from millpond.reconfigure import validate
 from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.budgets import with_versions
 from millpond.reconfigure.catalog import applied, not_answered, visible
-from millpond.reconfigure.change_price import price_by_step
+from millpond.reconfigure.change_price import _drop_text, price_by_step
 from millpond.reconfigure.changes import Drop, Halt, change_of, change_text
 from millpond.reconfigure.inner_reports import (
     declared_names,
@@ -163,6 +163,17 @@ def test_the_price_of_a_query_is_that_of_its_new_steps() -> None:
         "shared: step 1 of r", "one more query: step 2 of q", "one more query: q",
     ]  # fmt: skip
     assert "step 1 of r" in lines[2] and "step 2 of q" in lines[4] and INNER not in adds
+
+
+def test_a_drop_says_what_is_freed_who_reads_the_streams_and_what_stays() -> None:
+    served = msgspec.structs.replace(LAST, sink=Sink("parquet", "/out/q"), serve=True)
+    known = KnownPond(pond(served, OTHER), Manifest())
+    assert _drop_text(known, "q", plan_of(known.spec)).splitlines() == [
+        "  frees     0 bytes of state that only q needs", "  reads     tx, which is also read by r",
+        "  served    its rows are no longer served", "  rows      those in parquet /out/q stay",
+    ]  # fmt: skip
+    alone = KnownPond(pond(LAST), Manifest())
+    assert "  reads     tx, which no other query reads\n" in _drop_text(alone, "q", plan_of(alone.spec))
 
 
 def test_the_costs_of_the_queries_sum_to_the_total() -> None:

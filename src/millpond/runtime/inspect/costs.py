@@ -29,8 +29,8 @@ class Cost(NamedTuple):
 
     `own_bytes` are needed by no other query; they are freed if this query is dropped, as soon as segments are merged.
     `shared_bytes` are its equal part of the state that it shares with other queries, and of the state of dropped
-    queries that is not merged away yet. `group_us` is the time of its group, which is measured, and of which `time_us`
-    has a part; `group_queries` is the number of queries that share it.
+    queries that is not merged away yet. `group_queries`: the number of queries of its group, whose time is measured
+    as a whole.
     """
 
     time_us: int = 0
@@ -38,7 +38,6 @@ class Cost(NamedTuple):
     own_bytes: int = 0
     shared_bytes: int = 0
     keys: int = 0
-    group_us: int = 0
     group_queries: int = 0
 
     @property
@@ -50,14 +49,11 @@ class Cost(NamedTuple):
 def costs(plan: Plan, manifest: Manifest, counts: Mapping[str, Mapping[str, int]]) -> dict[str, Cost]:
     """The cost of each query of the plan, from the counts of an epoch and the live state."""
     times, (own, shared), keys = _times(plan, counts), _bytes(plan, manifest), _keys(plan, manifest)
-    groups = {
-        query.query.name: (counts.get(group.id, {}).get("group_us", 0), len(group.queries))
-        for group in plan.groups for query in group.queries
-    }  # fmt: skip
+    sharing = {query.query.name: len(group.queries) for group in plan.groups for query in group.queries}
     return {
         name: Cost(
             times.get(name, 0), counts.get(name, {}).get("rows", 0), own.get(name, 0), shared.get(name, 0),
-            keys.get(name, 0), *groups.get(name, ()),
+            keys.get(name, 0), sharing.get(name, 0),
         )
         for name in (query.name for query in plan.all_queries)
     }  # fmt: skip
@@ -219,7 +215,7 @@ def divided_cost(cost: Cost, users: int) -> list[Cost]:
 
 
 def summed(found: Iterable[Cost]) -> Cost:
-    """The sum of costs; for `keys` and figures of groups, which are shared, it is the maximum."""
+    """The sum of costs; for figures of groups, which are shared, it is the maximum."""
     every: Sequence[Cost] = list(found)
     times, rows, own, shared = (sum(getattr(one, name) for one in every) for name in Cost._fields[:4])
-    return Cost(times, rows, own, shared, *(max((one[at] for one in every), default=0) for at in (4, 5, 6)))
+    return Cost(times, rows, own, shared, *(max((one[at] for one in every), default=0) for at in (4, 5)))

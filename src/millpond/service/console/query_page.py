@@ -120,14 +120,14 @@ def _figures(query: QueryShown) -> dict[str, str]:
 
 
 def _time(counts: dict[str, int]) -> str:
-    """The time of a query, and of which measured time it is a part.
+    """The time of a query, and how many queries share the measured time of which it is a part.
 
-    >>> _time({"time_us": 500, "group_us": 4000, "group_queries": 8}), _time({"time_us": 500, "group_queries": 1})
-    ('0.5 ms, its part of 4.0 ms of a group of 8 queries', '0.5 ms')
+    >>> _time({"time_us": 500, "group_queries": 8}), _time({"time_us": 500, "group_queries": 1})
+    ('0.5 ms, 1 of 8 in its group', '0.5 ms')
     """
-    time, group, queries = (counts.get(name, 0) for name in ("time_us", "group_us", "group_queries"))
-    part = f", its part of {group / 1e3:,.1f} ms of a group of {queries:,} queries" if queries > 1 else ""
-    return f"{time / 1e3:,.1f} ms{part}"
+    queries = counts.get("group_queries", 0)
+    part = f", 1 of {queries:,} in its group" if queries > 1 else ""
+    return f"{counts.get('time_us', 0) / 1e3:,.1f} ms{part}"
 
 
 async def _difference(readings: Readings, query: QueryShown) -> str:

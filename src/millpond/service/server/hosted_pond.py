@@ -74,7 +74,7 @@ from millpond.service.server.pushed_events import push
 from millpond.service.server.supervisor import Supervisor
 from millpond.spark.reading.intake import Behind
 
-_COSTS = ("time_us", "own_bytes", "shared_bytes", "keys", "group_us", "group_queries")
+_COSTS = ("time_us", "own_bytes", "shared_bytes", "keys", "group_queries")
 _DEDUPLICATED = ("deduplicate", "deduplicate_within")
 _PRICED = ("emit", "correct_for", "incomplete", "backfill", "late_by", "state_ttl", "time_zone")
 """The fields of `NewQuery`, besides the text and those above, on which the price of a query depends."""
