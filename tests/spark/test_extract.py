@@ -204,6 +204,14 @@ def test_joins_and_unions_are_streams_of_their_own(spark: SparkSession, front: F
     assert front.streams[join].derived is not None and "LEFT JOIN" in front.streams[join].derived.text
 
 
+def test_a_table_joins_each_branch_of_nested_unions(front: FrontEnd) -> None:
+    counts = "SELECT kind AS k, window(ts, '1 hour') AS w, count(*) AS n FROM tx GROUP BY ALL"
+    united = f"SELECT k FROM ({counts}) UNION ALL SELECT k FROM ({counts}) UNION ALL SELECT customer FROM tx"
+    text = f"SELECT u.k, x FROM ({united}) AS u JOIN (VALUES ('a', 1)) AS d(k, x) ON u.k = d.k"
+    query = front.query_from_sql("q", text)
+    assert isinstance(query, Selection) and len(front.streams[query.stream].steps) == 2
+
+
 def test_sub_queries_over_a_table_are_joins_that_queries_share(
     spark: SparkSession, front: FrontEnd, folder: Path
 ) -> None:

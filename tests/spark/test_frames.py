@@ -170,6 +170,9 @@ FRAMES = {
     "seconds": "SELECT id, sum(amount) OVER s AS a, count(*) OVER (PARTITION BY card ORDER BY CAST(at AS BIGINT) RANGE "
     "BETWEEN 600 PRECEDING AND CURRENT ROW) AS b, collect_set(kind) OVER s AS c FROM (SELECT *, ts AS at FROM tx) "
     "WINDOW s AS (PARTITION BY card ORDER BY CAST(at AS BIGINT) RANGE BETWEEN 900 PRECEDING AND CURRENT ROW)",
+    "seconds_twice": "SELECT id, a, sum(amount) OVER (PARTITION BY card ORDER BY CAST(ts AS BIGINT) RANGE BETWEEN 300 "
+    "PRECEDING AND CURRENT ROW) AS b FROM (SELECT *, count(*) OVER (PARTITION BY card ORDER BY CAST(ts AS BIGINT) "
+    "RANGE BETWEEN 900 PRECEDING AND CURRENT ROW) AS a FROM tx)",
     "milliseconds": "SELECT id, max(qty) OVER (PARTITION BY card ORDER BY unix_millis(ts) RANGE BETWEEN 94000 "
     "PRECEDING AND CURRENT ROW) AS a FROM tx",
     "rows_by_seconds": "SELECT id, lag(qty) OVER (PARTITION BY card ORDER BY unix_timestamp(ts)) AS a FROM tx "
@@ -209,8 +212,10 @@ def pond(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
             pond.add(name, text)
         total = F.expr(f"sum(amount) {TEN}").alias("s")
         pond.add("frame", tx.where("qty > 1").select("id", "card", total), serve=True)
-        by_second = Window.partitionBy("card").orderBy(F.col("ts").cast("long")).rangeBetween(-900, 0)
-        pond.add("by_second", tx.select("id", F.sum("amount").over(by_second).alias("s")))
+        by_second = Window.partitionBy("card").orderBy(F.col("ts").cast("timestamp").cast("long"))
+        made = tx.withColumn("n", F.count("*").over(by_second.rangeBetween(-900, 0)))
+        made = made.withColumn("s", F.sum("amount").over(by_second.rangeBetween(-300, 0)))
+        pond.add("by_second", made.select("id", F.col("n").alias("a"), F.col("s").alias("b")))
         pond.add("counts", tx.groupBy("card", count_window("ts", 3, 2)).agg(F.count("*").alias("n")), serve=True)
         pond.run(once=True, drain=True)
         yield pond
@@ -241,6 +246,11 @@ def test_the_latest_row_of_a_key_is_served(spark: SparkSession, pond: Pond) -> N
     assert last is not None and found is not None and found["row"]["id"] == last["id"]
     counted = pond.lookup("counts", "c1").document
     assert counted is not None and counted["row"]["n"] == 3
+
+
+def test_dataframes_have_frames_of_seconds(pond: Pond) -> None:
+    found, text = (columns_and_rows(pond.table(name), shown) for name in ("by_second", "seconds_twice"))
+    assert found == text
 
 
 def test_words_for_people(pond: Pond) -> None:

@@ -15,6 +15,7 @@ from millpond.model.expressions import Column, Expression, Literal, call, litera
 from millpond.model.types import EVENT_TIME_TYPES
 from millpond.model.windows import Counted, Range
 from millpond.spark.analysis.grouping.calendar_keys import zone_name
+from millpond.spark.analysis.steps.step_boundaries import unit_of_time
 from millpond.spark.analysis.windows import MAX_EVENTS, check_length
 from millpond.spark.catalyst.private_names import (
     Catalyst,
@@ -34,12 +35,6 @@ _CURE = "Write RANGE BETWEEN INTERVAL 10 MINUTES PRECEDING AND CURRENT ROW."
 
 _NEIGHBOURS = ("Lag", "Lead")
 """Spark's functions of one other event."""
-
-_UNITS = {
-    "UnixSeconds": 1_000_000, "UnixTimestamp": 1_000_000, "ToUnixTimestamp": 1_000_000, "UnixMillis": 1_000,
-    "UnixMicros": 1,
-}  # fmt: skip
-"""Spark's functions that count the time in whole units since 1970."""
 
 _RUNNING = ("UnboundedPreceding", "CurrentRow")
 """The bounds of the frame of a running total."""
@@ -204,10 +199,11 @@ def _time_and_unit(order: JavaObject, defined: Callable[[JavaObject], JavaObject
     if type_of(order) in EVENT_TIME_TYPES:
         return order, 1
     node = defined(order)
-    kind = "UnixSeconds" if kind_of(node) == "Cast" and type_of(node) == "bigint" else kind_of(node)
-    if kind not in _UNITS or type_of(children(node)[0]) != "timestamp":
-        return None
-    return children(node)[0], _UNITS[kind]
+    unit_us = unit_of_time(node)
+    time = children(node)[0] if unit_us else node
+    while kind_of(time) == "Cast" and type_of(children(time)[0]) == "timestamp":
+        time = children(time)[0]
+    return (time, unit_us) if unit_us and kind_of(time) == "AttributeReference" else None
 
 
 def _bounds(over: JavaObject) -> tuple[str, str]:

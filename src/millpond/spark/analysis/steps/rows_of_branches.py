@@ -36,7 +36,8 @@ def with_rows_of_branches(catalyst: Catalyst, node: JavaObject) -> JavaObject:
         below = streaming_child(below)
     if kind_of(below) != "Union" or cut_below(below) is None:
         return node
-    return catalyst.rebuilt(below, [_above_branch(catalyst, path, below, branch) for branch in children(below)])
+    branches = (_above_branch(catalyst, path, below, branch) for branch in children(below))
+    return catalyst.rebuilt(below, [with_rows_of_branches(catalyst, branch) for branch in branches])
 
 
 def _above_branch(catalyst: Catalyst, path: list[JavaObject], union: JavaObject, branch: JavaObject) -> JavaObject:

@@ -7,6 +7,7 @@ one with `window_time`, a filter) and watermarks: the upper step reads these.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from millpond.errors import UnsupportedQuery
@@ -32,6 +33,12 @@ _UNARY = (
 )  # fmt: skip
 REPEATS = ("Deduplicate", "DeduplicateWithinWatermark", "Distinct")
 """Nodes that remove repeated events."""
+_UNITS = {
+    "UnixSeconds": 1_000_000, "UnixTimestamp": 1_000_000, "ToUnixTimestamp": 1_000_000, "UnixMillis": 1_000,
+    "UnixMicros": 1,
+}  # fmt: skip
+"""Spark's functions that count the time in whole units since 1970."""
+_ORDER = re.compile(r"_w\d+")
 _LOWER = ("Project", "Filter", "SubqueryAlias", "ResolvedHint", "Join", "Generate")
 """Nodes between two stateful nodes that belong to the lower step."""
 
@@ -122,7 +129,7 @@ def cut_below(node: JavaObject, *, at_repeats: bool = False) -> JavaObject | Non
             return None
         path.append(node)
         node = streaming_child(node)
-    while path and kind_of(path[-1]) in _LOWER and not _makes_window(path[-1]):
+    while path and kind_of(path[-1]) in _LOWER and not (_makes_window(path[-1]) or _makes_order(path[-1])):
         if kind_of(path[-1]) == "Filter" and len(path) > 1 and _makes_window(path[-2]):
             break  # the analyser's filter of NULL under a window
         node = path.pop()
@@ -161,6 +168,20 @@ def _makes_window(node: JavaObject) -> bool:
     kinds = {kind_of(one) for one in made}
     windows = any(window_mark(column) for column in computed_in(node) if kind_of(column) == "Alias")
     return "PreciseTimestampConversion" in kinds or (windows and not kinds <= {"AttributeReference", "GetStructField"})
+
+
+def _makes_order(node: JavaObject) -> bool:
+    """Whether a node computes a time in whole units for the ORDER BY of `OVER`, whose column the analyser names."""
+    if kind_of(node) != "Project":
+        return False
+    made = (column for column in computed_in(node) if kind_of(column) == "Alias")
+    return any(_ORDER.fullmatch(str(column.name())) and unit_of_time(column.child()) for column in made)
+
+
+def unit_of_time(node: JavaObject) -> int | None:
+    """The unit in microseconds in which an expression counts a timestamp since 1970; None: it does not."""
+    kind = "UnixSeconds" if kind_of(node) == "Cast" and type_of(node) == "bigint" else kind_of(node)
+    return _UNITS[kind] if kind in _UNITS and type_of(children(node)[0]) == "timestamp" else None
 
 
 def columns_read(leaf: JavaObject, above: Iterable[JavaObject], needed: Iterable[int]) -> dict[int, str]:
