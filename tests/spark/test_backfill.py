@@ -161,6 +161,32 @@ def test_a_backfill_is_priced_begins_at_a_time_and_outlives_its_driver(
 
 
 @pytest.mark.spark
+def test_a_backfilled_text_that_is_dropped_and_added_again_has_all_its_rows(
+    spark: SparkSession, tmp_path: Path, expected: dict[str, list[dict[str, Any]]]
+) -> None:
+    def add() -> None:
+        for name in names:
+            pond.add(name, QUERIES[name], backfill=True)
+
+    names = ("steps", "three")
+    make_input(tmp_path / "in")
+    (tmp_path / "in" / "f7.parquet").rename(tmp_path / "f7.parquet")
+    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=Actions({5: [add], 6: [lambda: pond.stop()]})) as pond:
+        pond.stream(stream(tmp_path / "in"))
+        pond.add("first", SPEND)
+        pond.run()
+        assert read_by(pond, "steps") == 40  # only the epoch that replays the earlier events has followed
+        for name in names:
+            pond.drop(name)
+        add()
+    with Pond(spark, tmp_path / "pond") as pond:
+        (tmp_path / "f7.parquet").rename(tmp_path / "in" / "f7.parquet")
+        pond.run()
+        for name in names:
+            assert_same_rows(expected[name], rows_of(pond.table(name)), about=name)
+
+
+@pytest.mark.spark
 def test_a_backfill_that_is_requested_before_the_first_read_includes_later_files(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -158,7 +158,7 @@ def check_backfilled_steps(query: Query, streams: Iterable[Stream], *, complete:
     """
     by_name = {stream.name: stream for stream in streams}
     steps = inner_of(query, by_name)
-    copied_steps(query, query.name, by_name)
+    copied_steps(query, query.name, by_name, 0)
     for step in steps:
         check_backfilled(msgspec.structs.replace(step, name=query.name))
     if steps and not complete:

@@ -136,7 +136,7 @@ def _added(spec: PondSpec, effects: ChangeEffects, n: int, change: Add) -> PondS
     if from_us is not None and isinstance(query, Query) and isinstance(change.since_us, int):
         early = version_name(change.name, 0)
         if isinstance(change.backfill_us, int):
-            copies = copied_steps(query, early, {stream.name: stream for stream in streams})
+            copies = copied_steps(query, early, {stream.name: stream for stream in streams}, n)
             streams = (*streams, *copies.streams)
             version, first = _leaving_off(copies.query, early), copies.lowest.name
         else:

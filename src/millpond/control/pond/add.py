@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 
 from millpond.clock import moment_us
 from millpond.control.checks.input_files import check_files
@@ -136,10 +137,12 @@ class QueryAdditions:
     def _reading(self, query: AnyQuery, from_us: int) -> BackfillRun:
         opened = self._lifetime.open()
         assert isinstance(query, Query)  # `validate.add` refuses others
-        lowest = copied_steps(query, version_name(query.name, 0), self._declarations.front.streams).lowest
+        early = partial(copied_steps, query, version_name(query.name, 0), dict(self._declarations.front.streams))
+        lowest = early(0).lowest
         past = Past(opened.truth.log, lowest.stream)
         return BackfillRun(
-            opened.truth.files(), query.name, lowest.name, self._source(lowest), past, from_us, opened.files
+            opened.truth.files(), query.name, lambda n: early(n).lowest.name, self._source(lowest), past, from_us,
+            opened.files,
         )  # fmt: skip
 
     def _source(self, query: AnyQuery) -> SourceRereader:

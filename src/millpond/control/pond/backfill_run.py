@@ -46,11 +46,11 @@ def rereader(
 class BackfillRun:
     """The backfill of the query `name`: reads the events of windows that start at `from_us` or later.
 
-    `version`: the query that begins with them. `note` reports the progress.
+    `version`: the name of the query that begins with them if record `n` adds it. `note` reports the progress.
     """
 
     def __init__(
-        self, stored: Files, name: str, version: str, source: SourceRereader, past: Past, from_us: int,
+        self, stored: Files, name: str, version: Callable[[int], str], source: SourceRereader, past: Past, from_us: int,
         files: FileTransport,
     ) -> None:  # fmt: skip
         self._stored, self.name, self._source, self._past, self._from_us = stored, name, source, past, from_us
@@ -133,7 +133,7 @@ class BackfillRun:
 
     def _brought(self, n: int) -> tuple[Receipt, ...]:
         try:
-            receipts = brought(self._stored, self._staged, self._version, self._source.columns, n)
+            receipts = brought(self._stored, self._staged, self._version(n), self._source.columns, n)
         except OSError as error:
             raise of_machine(error) or PlaceError(
                 f"What was read again cannot be put in its place: {error}.", "The pond's folder must be writable."

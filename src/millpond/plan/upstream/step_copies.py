@@ -1,7 +1,8 @@
 """Copies the steps of a text: the early version of a query that is added with a backfill reads copies of its steps.
 
 A copy computes the same as the original, but begins with the events that are read again. The original begins later, so
-that it can share its state with other queries.
+that it can share its state with other queries. Each addition makes copies of its own names, because rows under a name
+that a dropped query has used would be late for it: the log keeps the event time that a stream has reached.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class StepCopies(NamedTuple):
     streams: tuple[Stream, ...] = ()
 
 
-def copied_steps(query: Query, version: str, streams: Mapping[str, Stream]) -> StepCopies:
-    """The version named `version` of a query over copies of its steps.
+def copied_steps(query: Query, version: str, streams: Mapping[str, Stream], n: int) -> StepCopies:
+    """The version named `version` of a query that record `n` adds, over copies of its steps.
 
     Raises:
         UnsupportedQuery: a step has several inputs, or is no aggregation.
@@ -45,8 +46,8 @@ def copied_steps(query: Query, version: str, streams: Mapping[str, Stream]) -> S
             f"A step {what}, so it cannot be computed from events that are read again.",
             "Leave the backfill out, or begin a new pond, which reads from the beginning.",
         )
-    copy_name = step_name(msgspec.structs.replace(steps[0], stream=version), query.event_time)
-    below = copied_steps(steps[0], copy_name, streams)
+    copy_name = step_name(msgspec.structs.replace(steps[0], stream=f"{version} {n}"), query.event_time)
+    below = copied_steps(steps[0], copy_name, streams, n)
     rows = inner_stream(below.query)
     made = over(named, {query.stream: rows.name})
     assert isinstance(made, Query)
