@@ -87,7 +87,7 @@ class Client:
         self.url = self._urls[0]
         self._found = len(self._urls) == 1
         _check_addresses(self._urls)
-        encrypted = any(one.startswith("https") for one in self._urls)
+        encrypted = any(httpx.URL(one).scheme == "https" for one in self._urls)
         self._http = httpx.Client(
             headers=headers, timeout=timeout, transport=transport, trust_env=False,
             verify=trusted_context(certificate) if encrypted else untrusting_context(),

@@ -16,5 +16,5 @@ def test_a_client_of_an_address_without_tls_loads_no_certificates(monkeypatch: p
         monkeypatch.setattr(ssl.SSLContext, name, lambda *given, **_: loaded.append(given))
     Client("http://127.0.0.1:1", "token")
     assert not loaded
-    Client("http://127.0.0.1:1,https://pond.example", "token")
+    Client("http://127.0.0.1:1,HTTPS://pond.example", "token")
     assert len(loaded) == 1
