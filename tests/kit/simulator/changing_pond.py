@@ -14,6 +14,7 @@ import pyarrow as pa
 from kit.simulator.memory_files import MemoryFiles
 from millpond.log.follower import Follower, Pump
 from millpond.log.locations.local_folder import LocalFolder
+from millpond.log.manifest import Manifest
 from millpond.log.port import Log, Lost, Won
 from millpond.log.protocol import Run
 from millpond.log.records import Receipt
@@ -108,6 +109,11 @@ class ChangingPond(LocalPond):
     def follow(self, follower: Follower) -> None:
         """Adds a follower, which is run from its cursor on."""
         self._followers.append((Pump(follower.name), follower))
+
+    def _announce(self, n: int) -> None:
+        if n % 8 < 2:  # these records reach the followers by pumps, which load the manifest at the first one
+            self._announced = Manifest()
+        super()._announce(n)
 
     def unfollow(self) -> list[Follower]:
         """Stops running all followers, and returns them."""
