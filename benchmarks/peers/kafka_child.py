@@ -17,8 +17,8 @@ from typing import Any
 
 import here  # noqa: F401
 from epoch_steps import cpu_seconds
-from feeder import COLUMNS
-from over_kafka import WINDOWED, pond_queries
+from feeder import COLUMNS, PARTITIONS
+from over_kafka import REAL_TIME, WINDOWED, pond_queries
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from settings import CORES, HEAP, SPARK, SPARK_STATE
@@ -27,6 +27,11 @@ from millpond import Pond, spark_session
 from millpond.runtime.inspect.timeline import EPOCH, KEPT
 from millpond.service.terminal.text import trace_lines
 from millpond.spark.session.jars import connector
+
+_BATCH = "10 seconds"
+"""How long a batch of Spark's real-time mode lasts; it writes its checkpoint at the end of one."""
+
+_REAL_TIME = {"spark.sql.streaming.stateStore.checkpointFormatVersion": "2"}
 
 _APART = 16
 """After how many epochs CPU time is measured again. A measurement takes 10 ms of an epoch."""
@@ -76,9 +81,12 @@ def _pond(request: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _spark(request: dict[str, Any], folder: Path) -> dict[str, Any]:
-    builder = SparkSession.builder.master(f"local[{CORES}]").config("spark.driver.memory", HEAP)
-    jars = ",".join(map(str, connector()))
-    for name, value in {**SPARK, **SPARK_STATE["memory"], "spark.jars": jars}.items():
+    real_time = request["engine"] == REAL_TIME
+    # in real-time mode the tasks of all stages run at once, each in a slot of its own
+    slots = (PARTITIONS + CORES) * request["queries"] if real_time else CORES
+    builder = SparkSession.builder.master(f"local[{slots}]").config("spark.driver.memory", HEAP)
+    settings = {**SPARK, **(SPARK_STATE["rocksdb"] | _REAL_TIME if real_time else SPARK_STATE["memory"])}
+    for name, value in {**settings, "spark.jars": ",".join(map(str, connector()))}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
@@ -89,21 +97,23 @@ def _spark(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     print('@{"mark": "begin"}', flush=True)
     began, running = time.monotonic(), []
     for place, (rows, mode) in enumerate(answers):
-        writer = rows.select(F.to_json(F.struct("*")).alias("value")).writeStream.format("kafka").outputMode(mode)
+        writer = rows.select(F.to_json(F.struct("*")).alias("value")).writeStream.format("kafka")
+        writer = writer.outputMode("update").trigger(realTime=_BATCH) if real_time else writer.outputMode(mode)
         writer = writer.option("kafka.bootstrap.servers", request["servers"]).option("topic", "answers")
         running.append(writer.option("checkpointLocation", str(folder / f"checkpoint{place}")).start())
     for query in running:
-        query.awaitTermination(max(0, round(request["seconds"] - (time.monotonic() - began))))
+        query.awaitTermination(max(1, round(request["seconds"] - (time.monotonic() - began))))
         query.stop()
     return {}
 
 
 def _answers(visits: DataFrame, workload: str, queries: int) -> list[tuple[DataFrame, str]]:
-    if queries == 1:
+    if queries == 1 and workload != "updates":
         return [_answer(visits, workload)]
     newest, window = F.max("made").alias("made"), F.window("ts", "10 seconds")
+    mode = "update" if workload == "updates" else "append"
     return [
-        (visits.where(condition).groupBy(window, key).agg(F.expr(value).alias("v"), newest), "append")
+        (visits.where(condition).groupBy(window, key).agg(F.expr(value).alias("v"), newest), mode)
         for key, value, condition in WINDOWED[:queries]
     ]
 

@@ -13,6 +13,9 @@ with the newest `made` that a result tells. Plain Spark's sink knows no transact
 With `--queries N`, *fixwindow* is the first N of `WINDOWED`: a pond has them in one application, Flink in one job with
 N inserts, plain Spark as N streaming queries. All write to the same topic. A pond is fed once it is ready.
 
+`spark-rt` is Spark's real-time mode. It has no final rows, so it takes no part in *fixwindow*. Instead, *updates* has
+the same queries, whose rows are emitted with each change; latency is from the newest record of a row.
+
 Broker, feeder, reader and engine share the machine. What was made in the first fifth of the time is warm-up. An engine
 that falls behind shows as latency: nobody waits for it, and `answered` is the part of the last fifth's records (or
 windows) that had a result at all.
@@ -45,8 +48,13 @@ from settings import FLINK, FLINK_STATE
 
 from kit.servers.kafka_server import KafkaServer
 
-ENGINES = ("millpond", "spark", "flink")
-WORKLOADS = ("identity", "repartition", "wordcount", "fixwindow")
+REAL_TIME = "spark-rt"
+ENGINES = ("millpond", "spark", REAL_TIME, "flink")
+WORKLOADS = ("identity", "repartition", "wordcount", "fixwindow", "updates")
+LEFT_OUT = {("repartition", "flink"), ("updates", "flink"), ("repartition", REAL_TIME), ("fixwindow", REAL_TIME)}
+"""Workloads that an engine has no words for."""
+
+OF_WINDOWS = ("fixwindow", "updates")
 _ALL = "made, ip, url, revenue, agent, country, word, seconds"
 _STREAM = "STREAM visits WATERMARK ts DELAY OF INTERVAL 1 MILLISECOND"
 _IDENTITY = (f"SELECT {_ALL} FROM STREAM visits", "final")
@@ -106,7 +114,7 @@ def main(argv: Sequence[str] | None = None, results: Path = FOLDER) -> dict[str,
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--workloads", type=lambda text: text.split(","), default=list(WORKLOADS))
     parser.add_argument("--engines", type=lambda text: text.split(","), default=list(ENGINES))
-    parser.add_argument("--queries", type=int, default=1, choices=range(1, len(WINDOWED) + 1), help="of fixwindow")
+    parser.add_argument("--queries", type=int, default=1, choices=range(1, len(WINDOWED) + 1), help="over windows")
     parser.add_argument("--small", action="store_true", help="500 records a second for 30 seconds, to see it work")
     options = parser.parse_args(argv)
     rates, seconds = ((500,), 30.0) if options.small else (options.rates, options.seconds)
@@ -114,10 +122,10 @@ def main(argv: Sequence[str] | None = None, results: Path = FOLDER) -> dict[str,
     for workload in options.workloads:
         for rate in rates:
             for engine in options.engines:
-                if (workload, engine) == ("repartition", "flink"):
+                if (workload, engine) in LEFT_OUT:
                     continue
                 try:
-                    queries = options.queries if workload == "fixwindow" else 1
+                    queries = options.queries if workload in OF_WINDOWS else 1
                     cells.append(run(workload, rate, engine, seconds, queries))
                 except Failed as failure:
                     print(f"{engine}, {workload}: failed\n{failure}", file=sys.stderr, flush=True)
@@ -130,7 +138,7 @@ def main(argv: Sequence[str] | None = None, results: Path = FOLDER) -> dict[str,
 
 
 def run(workload: str, rate: int, engine: str, seconds: float, queries: int = 1) -> Cell:
-    """One cell, with a broker of its own; `queries`: how many queries fixwindow has."""
+    """One cell, with a broker of its own; `queries`: how many queries over windows there are."""
     with (
         tempfile.TemporaryDirectory(prefix="millpond-kafka-") as scratch,
         KafkaServer(Path(scratch) / "kafka") as broker,
@@ -173,14 +181,14 @@ def _program(
 
 def pond_queries(workload: str, queries: int) -> list[tuple[str, str]]:
     """The queries of a pond, each with its output mode."""
-    if queries == 1:
+    if queries == 1 and workload != "updates":
         return [POND[workload]]
     window = "window(ts, '10 seconds')"
     return [
         (
             f"SELECT {key} AS k, {window} AS w, {value} AS v, max(made) AS made FROM {_STREAM} WHERE {condition}"
             f" GROUP BY {key}, {window}",
-            "final",
+            "update" if workload == "updates" else "final",
         )
         for key, value, condition in WINDOWED[:queries]
     ]

@@ -40,6 +40,7 @@ def test_each_of_several_queries_has_a_sink_of_its_own() -> None:
     assert len({sink.partition("'sink.transactional-id-prefix' = ")[2] for sink in sinks}) == len(spec["inserts"]) == 8
     assert all("exactly-once" in sink and "'topic' = 'answers'" in sink for sink in sinks)
     assert len(set(over_kafka.pond_queries("fixwindow", 8))) == 8
+    assert {mode for _, mode in over_kafka.pond_queries("updates", 1)} == {"update"}
     assert over_kafka.pond_queries("fixwindow", 1) == [over_kafka.POND["fixwindow"]]
 
 
