@@ -24,7 +24,7 @@ from kit.servers.servers import until
 from millpond import Pond
 from millpond.connections import VARIABLE
 from millpond.control.commands.run import INCOMPLETE
-from millpond.errors import GoneError, OffsetGapError, SourceError
+from millpond.errors import GoneError, OffsetGapError, QueryTypeError, SourceError, UnsupportedQuery
 from millpond.model.endpoints import Source
 from millpond.model.stream import Field, Stream
 from millpond.runtime.gather.dead_letters import records_between
@@ -116,13 +116,25 @@ def test_the_answer_is_that_of_the_offsets_for_any_cut(
         with Pond(spark, tmp_path / f"pond-{most}") as pond:
             load(pond, topic, f", maxOffsetsPerTrigger {most}")
             pond.add("above", "SELECT k, w, n, total FROM STREAM q WHERE n > 0")
+            with pytest.raises(QueryTypeError, match=r"No stream 'tx2' is declared\. Did you mean tx"):
+                pond.stream("tx2")
+            windowed = pond.stream("tx").withWatermark("ts", "3 seconds").groupBy(
+                "k", F.window("ts", "20 seconds", "10 seconds").alias("w")
+            )  # fmt: skip
+            pond.add("frame", windowed.agg(F.count("*").alias("n"), F.sum("v").alias("total")))
             pond.run(drain=True)
-            assert rows_of(pond, "above") == rows_of(pond) == windows(accepted(given))
+            assert rows_of(pond, "above") == rows_of(pond) == rows_of(pond, "frame") == windows(accepted(given))
             whole, partitions = pond.counts()["q"]
         assert (whole.read, whole.late, whole.dead) == (600, late, 0)
         assert {name: counts.read for name, counts in partitions.items()} == {
             f"{topic}-{number}": 200 for number in range(PARTITIONS)
         }
+    # the connector is there by now
+    options = {"kafka.bootstrap.servers": kafka_server.servers, "subscribe": topic}
+    plain = spark.readStream.format("kafka").options(**options).load()
+    with Pond(spark, tmp_path / "pond") as pond, pytest.raises(UnsupportedQuery, match="names its broker") as error:
+        pond.add("plain", plain.selectExpr("CAST(value AS STRING) AS v"))
+    assert "USING kafka" in error.value.cure and "pond.stream" in error.value.cure
 
 
 def test_rows_go_from_kafka_to_kafka(

@@ -71,13 +71,15 @@ class Declarations:
         self.foreach: dict[str, Foreach] = {}
         self._analyses = Analyses()
 
-    def stream(self, stream: Stream) -> Frame:
+    def stream(self, stream: Stream | str) -> Frame:
         """Declare a stream, so that SQL can name it; returns its DataFrame, for queries that are DataFrames.
 
+        A text is the name of a stream that is declared, such as by `CREATE TABLE` in a text that `load` has taken.
+
         Raises:
-            QueryTypeError, SourceError: its name is taken, or Spark cannot open it.
+            QueryTypeError, SourceError: its name is taken, or Spark cannot open it; no stream has this name.
         """
-        return self.front.declare(stream)
+        return self.front.frame(stream) if isinstance(stream, str) else self.front.declare(stream)
 
     def function(
         self, name: str, module: str, *, kind: str, takes: Sequence[str] | Mapping[str, str],

@@ -169,13 +169,24 @@ def _options(source: Source) -> dict[str, str]:
 
 
 def named_stream(stream: Stream, streams: Sequence[Stream]) -> Stream:
-    """The stream in `streams` that equals this one, or else this stream with a name made from its digest."""
+    """The stream in `streams` that equals this one, or else this stream with a name made from its digest.
+
+    Raises:
+        UnsupportedQuery: it is read from Kafka, and equals none of them.
+    """
     path = _options(stream.source).get("path", "") if stream.source else ""
     known = next((other for other in streams if other.upstreams and path == rows_path(other.name)), None)
     known = known or next((other for other in streams if path and path == stand_in_path(other)), None)
     known = known or next((other for other in streams if same_source(other, stream)), None)
     if known is not None:
         return known
+    if stream.source is not None and stream.source.has_topics:
+        raise UnsupportedQuery(
+            "A DataFrame of readStream with the format kafka cannot be a query, because it does not declare how values "
+            "are parsed, and names its broker.",
+            """Declare it with pond.load("CREATE TABLE tx (…) USING kafka OPTIONS (subscribe '…', format 'json')"), """
+            """and query the DataFrame pond.stream("tx").""",
+        )
     digest = hashlib.sha256(msgspec.json.encode([stream.source, stream.columns])).hexdigest()[:8]
     return msgspec.structs.replace(stream, name=f"stream_{digest}")
 

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from millpond.errors import QueryTypeError, UnsupportedQuery, from_text
+from millpond.errors import QueryTypeError, UnsupportedQuery, from_text, one_of
 from millpond.model.endpoints import Source
 from millpond.model.functions import UserFunction
 from millpond.model.selection import AnyQuery
@@ -106,6 +106,16 @@ class DeclaredRelations:
         frame = register(self._spark, stream, watermark, home)
         self._streams[stream.name] = stream
         return frame
+
+    def frame(self, name: str) -> DataFrame:
+        """The DataFrame of a declared stream.
+
+        Raises:
+            QueryTypeError: no declared stream has this name.
+        """
+        if name not in self._streams:
+            raise QueryTypeError(f"No stream {name!r} is declared.", one_of(name, self._streams))
+        return self._spark.table(name)
 
     @unlogged()
     def view(self, name: str, text: str, zone: str | None = None) -> None:
