@@ -156,7 +156,8 @@ def test_a_pond_is_served_changed_killed_and_taken_over(spark: SparkSession, tmp
     def output_of(name: str) -> Callable[[], str]:
         return lambda: bench.said(name)
 
-    with ThreadPoolExecutor() as subscribers, bench.serve("first", [str(JOINED)], joining(spark)) as first:
+    # the leader has a Java machine of its own: in a shared one, Spark may stop the dead leader's query for the standby
+    with ThreadPoolExecutor() as subscribers, bench.serve("first") as first:
         until(lambda: client().health().role == "leader", output_of("first"))
         text = bench.file.read_text()
         bench.file.write_text(text.replace("sum(v) AS total", "max(v) AS total"))
