@@ -164,23 +164,27 @@ def test_a_backfill_is_priced_begins_at_a_time_and_outlives_its_driver(
 def test_a_backfilled_text_that_is_dropped_and_added_again_has_all_its_rows(
     spark: SparkSession, tmp_path: Path, expected: dict[str, list[dict[str, Any]]]
 ) -> None:
-    def add() -> None:
+    def add(*names: str) -> None:
         for name in names:
             pond.add(name, QUERIES[name], backfill=True)
 
+    def again(*names: str) -> None:
+        for name in names:
+            pond.drop(name)
+        add(*names)
+
     names = ("steps", "three")
     make_input(tmp_path / "in")
-    (tmp_path / "in" / "f7.parquet").rename(tmp_path / "f7.parquet")
-    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=Actions({5: [add], 6: [lambda: pond.stop()]})) as pond:
+    actions = Actions({4: [lambda: add(*names)], 6: [lambda: pond.stop()]})
+    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=actions) as pond:
         pond.stream(stream(tmp_path / "in"))
         pond.add("first", SPEND)
         pond.run()
-        assert read_by(pond, "steps") == 40  # only the epoch that replays the earlier events has followed
-        for name in names:
-            pond.drop(name)
-        add()
-    with Pond(spark, tmp_path / "pond") as pond:
-        (tmp_path / "f7.parquet").rename(tmp_path / "in" / "f7.parquet")
+        assert read_by(pond, "steps") == 80  # in an epoch that replays the earlier events, and in the next one
+        again(*names)
+    with Pond(spark, tmp_path / "pond", on_epoch=Actions({1: [lambda: pond.stop()]})) as pond:
+        pond.run()
+        again("three")  # just after the epoch that replays the events
         pond.run()
         for name in names:
             assert_same_rows(expected[name], rows_of(pond.table(name)), about=name)
