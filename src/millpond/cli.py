@@ -9,6 +9,7 @@ import inspect
 import logging
 import sys
 import traceback
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -21,6 +22,7 @@ from millpond.control.commands.command_log import is_json
 from millpond.control.commands.starter import write_starter
 from millpond.control.stall_limits import STALLED_SECONDS
 from millpond.errors import MillpondError, QueryTypeError, of_machine
+from millpond.formats.escapes import printable
 from millpond.local_path import local_path
 from millpond.log.locations.address import Address, address_of
 from millpond.runtime.inspect.timeline import KEPT
@@ -36,7 +38,7 @@ from millpond.service.terminal.overview import current_failure
 from millpond.service.terminal.parameters import param
 from millpond.service.terminal.parse_arguments import assigned
 from millpond.service.terminal.sql_shell import add_sql
-from millpond.service.terminal.text import columns, folded, printable, terminal_width, trace_lines
+from millpond.service.terminal.text import columns, folded, terminal_width, trace_lines
 from millpond.version import VERSION
 
 app = typer.Typer(
@@ -251,7 +253,10 @@ def why(
 
     folder = checkpoint or only_pond()
     found = explain_why(find_facts(*read_truth(folder), query, failure=current_failure(folder)))
-    typer.echo(msgspec.json.encode(found).decode() if as_json else draw(found, columns()), nl=as_json)
+    if as_json:
+        typer.echo(msgspec.json.encode(found).decode())
+    else:
+        typer.echo("\n".join(map(printable, draw(found, columns()).split("\n"))), nl=False)
 
 
 @app.command()
@@ -433,6 +438,8 @@ def _read(file: Path) -> str:
 def main() -> None:
     """Run the command; an error is one line on standard error, and exit status 1."""
     words = sys.argv[1:]
+    if isinstance(sys.stdout, TextIOWrapper):  # file names and locales may have what standard output cannot encode
+        sys.stdout.reconfigure(errors="backslashreplace")
     # without logging handlers, py4j prints a lost connection with its trace
     logging.getLogger().addHandler(logging.NullHandler())
     try:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
+import subprocess
+import sys
 import uuid
 from pathlib import Path
 
@@ -21,9 +24,14 @@ from millpond.control.diagnose.dead_letters import replay
 from millpond.errors import ForeignPondError, RequestError
 from millpond.followers.sinks.folder import MARKER_NAME, Marker
 from millpond.followers.sinks.kafka_publisher import Publisher
+from millpond.formats.malformed_reasons import misfit_reason
 from millpond.runtime.packets.row_batches import dead_letters_of, timeless_reason
 
-REASONS = {None: "the record has no value", b"0": timeless_reason("ts", "timestamp_millis(ms)")}
+HALF = b'{"v": "\\ud83d"}'
+REASONS = {
+    None: "the record has no value", b"0": timeless_reason("ts", "timestamp_millis(ms)"),
+    HALF: misfit_reason("v", "bigint"),
+}  # fmt: skip
 TIME = datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc)
 
 
@@ -43,6 +51,13 @@ def test_they_are_counted_and_shown_newest_first(tmp_path: Path) -> None:
     write(folder, 3, "tx", [b"{", None])
     write(folder, 12, "tx", [b"\xff" + b"x" * 300])
     runner = CliRunner()
+    write(folder, 2, "tx", ['{"v": "\x1b[2J\u202e"}'.encode(), HALF])
+    last = runner.invoke(app, ["dlq", "show", str(folder)]).output.split("\n")[-5:-1]
+    assert [line.split("0Z: ")[-1] for line in last] == [
+        r'v is not a BIGINT: "\ud83d"', r'  {"v": "\ud83d"}',
+        "the value does not parse", r'  {"v": "\x1b[2J\u202e"}',
+    ], "a terminal can print halves of surrogate pairs, and obeys no value"
+    (folder / f"part-{2:020d}.parquet").unlink()
     listed = runner.invoke(app, ["dlq", "list", str(folder)]).output.split("\n")
     assert listed[0].split()[:2] == ["2", "tx"]
     assert listed[0].endswith("does not parse  2024-01-01 00:00:00Z .. 2024-01-01 00:00:00Z")
@@ -51,6 +66,10 @@ def test_they_are_counted_and_shown_newest_first(tmp_path: Path) -> None:
     assert shown[0].startswith("tx-1 at 120, 2024-01-01 00:00:00Z: the") and shown[1] == "  \\xff" + "x" * 199 + "…"
     assert shown[2].startswith("tx-1 at 31") and shown[3] == "  (no value)"
     assert shown[4:] == [""]
+    command = [sys.executable, "-m", "millpond", "dlq", "show", str(folder), "--limit", "1"]
+    environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
+    latin = subprocess.run(command, env=environment, capture_output=True, check=True)
+    assert latin.stdout.endswith(b"x\\u2026\n"), "the end of a shortened value"
     with pytest.raises(ForeignPondError, match="holds no dead letters"):
         replay(tmp_path, None, None)
 

@@ -23,6 +23,7 @@ from millpond.errors import AheadError, ForeignPondError, PlaceError, RequestErr
 from millpond.followers.part_folders import PartFolder, part_folder
 from millpond.followers.sinks.folder import MARKER_NAME, Marker
 from millpond.followers.sinks.kinds import sink_path
+from millpond.formats.escapes import printable
 from millpond.formats.malformed_reasons import misfit_text
 from millpond.log.cursor import Cursor
 from millpond.log.locations.address import Address, address_of
@@ -175,7 +176,7 @@ def newest_reasons(folder: Path, after: int) -> Counter[str]:
 
 
 def lines(folder: Path, limit: int) -> Iterator[str]:
-    """The newest dead letters, the newest first, as text."""
+    """The newest dead letters, the newest first, as text without control characters."""
     shown = 0
     for _, table in LetterFolder.of(folder).parts(newest_first=True):
         for row in reversed(table.slice(max(len(table) - limit, 0)).to_pylist()):
@@ -184,8 +185,9 @@ def lines(folder: Path, limit: int) -> Iterator[str]:
             shown += 1
             text = misfit_text(row["reason"], row["value"])
             why = f"{row['reason']}: {text}" if text else row["reason"]
-            yield f"{row['topic']}-{row['partition']} at {row['offset']}, {_time(row['timestamp'])}: {why}"
-            yield f"  {_text(row['value'])}"
+            at = f"{row['topic']}-{row['partition']} at {row['offset']}, {_time(row['timestamp'])}"
+            yield printable(f"{at}: {why}")
+            yield f"  {printable(_text(row['value']))}"
 
 
 class Unsent(NamedTuple):

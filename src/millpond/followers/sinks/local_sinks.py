@@ -16,6 +16,7 @@ from millpond.followers.sinks.context import SinkContext
 from millpond.followers.sinks.delivery import deliver
 from millpond.followers.sinks.in_process import ForeachSink, MemorySink
 from millpond.followers.sinks.text import interval_texts
+from millpond.formats.escapes import printable
 from millpond.log.cursor import NOTHING_APPLIED, Cursor, cursor_at
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
@@ -148,4 +149,4 @@ def _printable(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def _cell(value: object) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join("NULL" if part is None else _cell(part) for part in value.values()) + "}"
-    return str(value)
+    return printable(str(value))

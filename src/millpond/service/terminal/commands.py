@@ -15,6 +15,7 @@ from rich.console import RenderableType
 from millpond.control.commands.command_log import log_writer
 from millpond.errors import MillpondError, NotServingError, SetupError
 from millpond.followers.sinks.kinds import KINDS, remote_names
+from millpond.formats.escapes import printable
 from millpond.service.api.messages import STATE_CHANGES, Changed, Priced
 from millpond.service.api.serve_options import Options
 from millpond.service.api.service_files import only_pond
@@ -27,7 +28,6 @@ from millpond.service.terminal.text import (
     event_line,
     folded,
     function_line,
-    printable,
     query_line,
     query_lines,
     stream_line,

@@ -7,6 +7,8 @@ from typing import Annotated, Optional
 
 import typer
 
+from millpond.formats.escapes import printable
+
 dlq = typer.Typer(help="List, show and resend dead letters.", no_args_is_help=True)
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder that 'dead.path' of the stream names.")]
 
@@ -18,7 +20,7 @@ def list_dead_letters(folder: Folder) -> None:
 
     found = kinds(folder)
     for kind in found:
-        typer.echo(f"{kind.letters:>8}  {kind.topic}  {kind.reason}  {kind.first} .. {kind.last}")
+        typer.echo(f"{kind.letters:>8}  {kind.topic}  {printable(kind.reason)}  {kind.first} .. {kind.last}")
     typer.echo("" if found else "There are none.", nl=not found)
 
 
@@ -65,7 +67,7 @@ def replay_dead_letters(
     if dry_run:
         found, left_out = unsent(folder, connection, to, reason, timeless=timeless)
         for kind in found:
-            typer.echo(f"{kind.letters:>8}  to {kind.topic}  {kind.reason}")
+            typer.echo(f"{kind.letters:>8}  to {kind.topic}  {printable(kind.reason)}")
         typer.echo(f"{sum(kind.letters for kind in found)} would be sent.")
         if not to and (repeated := repeated_line(found)):
             typer.echo(repeated)

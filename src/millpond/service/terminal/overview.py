@@ -17,6 +17,7 @@ from rich.text import Text
 
 from millpond.clock import utc
 from millpond.errors import MillpondError
+from millpond.formats.escapes import printable
 from millpond.model.endpoints import READ
 from millpond.plan.explain.amounts import about, backlog, remaining_text
 from millpond.service.api.messages import Placed, QueryShown, Status, failure_text
@@ -106,7 +107,7 @@ def _numbers(status: Status, placed: Placed | None) -> Table:
         table.add_row(f"source {source.stream}", waiting)
     late = [follower for follower in status.followers if follower.behind > 1 or follower.error]
     for follower in late:
-        more = f": {follower.error}" if follower.error else remaining_text(follower.remaining_s)
+        more = f": {printable(follower.error)}" if follower.error else remaining_text(follower.remaining_s)
         table.add_row(follower.name, f"{follower.behind:,} records of the log behind{more}")
     if not late:
         count = sum(not follower.name.startswith(READ) for follower in status.followers)
@@ -115,7 +116,7 @@ def _numbers(status: Status, placed: Placed | None) -> Table:
         table.add_row("problem", problem)
     if (failure := status.failure) is not None:
         again = f"Try {failure.failures + 1} in {failure.retry_in_s:.0f} s."
-        table.add_row("failure", f"{failure_text(failure)} {again}")
+        table.add_row("failure", printable(f"{failure_text(failure)} {again}"))
     return table
 
 

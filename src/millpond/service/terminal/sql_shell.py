@@ -23,12 +23,13 @@ import typer
 
 from millpond.connections import is_loopback
 from millpond.errors import AccessError, MillpondError, NotServingError, RequestError, SetupError, of_code
+from millpond.formats.escapes import printable
 from millpond.service.api.messages import Changed, Priced, QueryShown
 from millpond.service.api.service_files import TOKEN_VARIABLE, URL_VARIABLE, only_pond, places_of
 from millpond.service.postgres.client_sql import distinct_names, statements_of
 from millpond.service.terminal import commands
 from millpond.service.terminal.serve_arguments import StoreAddress, host_and_port
-from millpond.service.terminal.text import change_lines, folded, printable, table_lines, terminal_width
+from millpond.service.terminal.text import change_lines, folded, table_lines, terminal_width
 from millpond.version import install
 
 if TYPE_CHECKING:

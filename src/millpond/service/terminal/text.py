@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 import textwrap
@@ -12,6 +11,7 @@ from decimal import Decimal
 import msgspec
 
 from millpond.clock import utc
+from millpond.formats.escapes import printable
 from millpond.plan.explain.amounts import count_of, duration, remaining_text
 from millpond.runtime.inspect.timeline import Trace, pieces
 from millpond.service.api.messages import (
@@ -26,21 +26,9 @@ from millpond.service.api.messages import (
     StreamShown,
 )
 
-_UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters, which can command a terminal, marks that reorder text, and halves of surrogate pairs."""
-
 _PROBLEMS = 4
 _DIGEST = 12
 """The number of digits of a digest that are shown to distinguish two versions."""
-
-
-def printable(text: str) -> str:
-    """A text that comes from events or other users, with control characters as escapes.
-
-    >>> print(printable("a\\x1b[2J\\r\\n"))
-    a\\x1b[2J\\r\\n
-    """
-    return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def terminal_width() -> int | None:
