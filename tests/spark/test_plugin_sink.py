@@ -58,7 +58,6 @@ def test_a_pond_writes_to_the_sink_of_a_package(installed: None, spark: SparkSes
 @pytest.mark.parametrize(("properties", "error", "words"), [
     ("'path' = 'x', 'topic' = 't'", QueryTypeError, "has a topic, but is written as sqlite"),
     ("'path' = 'x', 'tabel' = 't'", QueryTypeError, "`tabel` is not a property of a query.*table"),
-    ("'path' = 'x', 'late.path' = 'y'", QueryTypeError, "'late.path' of a has no format"),
     ("'path' = 'x', 'late.path' = 'y', 'late.format' = 'sqlite'", UnsupportedQuery, "late rows of a are to be written"),
 ])  # fmt: skip
 def test_properties_that_the_sink_of_a_package_does_not_have(

@@ -59,15 +59,19 @@ CREATE STREAMING TABLE a USING json TBLPROPERTIES ('path' = 'out/a', 'late.path'
 CREATE STREAMING TABLE b TBLPROPERTIES ('late.format' = 'parquet', 'late.path' = 'out/b') AS {SELECT};
 CREATE STREAMING TABLE c TBLPROPERTIES ('late.format' = 'console') AS {SELECT};
 CREATE STREAMING TABLE e USING json TBLPROPERTIES ('late.format' = 'csv') AS {SELECT};
-CREATE STREAMING TABLE d AS {SELECT}"""
+CREATE STREAMING TABLE d AS {SELECT};
+CREATE STREAMING TABLE f USING delta TBLPROPERTIES ('path' = 'out/f', 'late.path' = 'out/f-late') AS {SELECT};
+CREATE STREAMING TABLE g TBLPROPERTIES ('late.path' = 'out/g') AS {SELECT}"""
     pond = parse_file(spark, text)
     log, tx = pond.streams
     assert log.order == Order("part", "off", ("0", "1"), 30_000_000)
     assert log.max_ahead_us == 7_200_000_000
     assert (tx.order, tx.max_ahead_us) == (None, None)
     lates = [query.declared.late for query in pond.queries]
-    assert lates == [Sink("json", "out/late"), Sink("parquet", "out/b"), Sink("console"), Sink("csv"), None]
-    assert [query.declared.sink.format for query in pond.queries] == ["json", "noop", "noop", "json", "noop"]
+    assert lates[:5] == [Sink("json", "out/late"), Sink("parquet", "out/b"), Sink("console"), Sink("csv"), None]
+    assert lates[5:] == [Sink("parquet", "out/f-late"), Sink("parquet", "out/g")], "no folder of files: Parquet"
+    formats = [query.declared.sink.format for query in pond.queries]
+    assert formats == ["json", "noop", "noop", "json", "noop", "delta", "noop"]
 
 
 def test_a_stream_states_what_it_retains(spark: SparkSession) -> None:
@@ -216,7 +220,7 @@ REFUSED = [
     (f"CREATE STREAMING TABLE a USING postgres TBLPROPERTIES ('url'='h') AS {SELECT}", QueryTypeError, "`url` is not"),
     (f"CREATE STREAMING TABLE a TBLPROPERTIES ('sreve'='true') AS {SELECT}", QueryTypeError, "sreve.*serve"),
     (f"CREATE STREAMING TABLE a TBLPROPERTIES ('serve'='yes') AS {SELECT}", QueryTypeError, "'serve' of a is yes"),
-    (f"CREATE STREAMING TABLE a TBLPROPERTIES ('late.path'='x') AS {SELECT}", QueryTypeError, "'late.path' of a has"),
+    (f"CREATE STREAMING TABLE a TBLPROPERTIES ('late.path'='') AS {SELECT}", QueryTypeError, "late.path of a is empty"),
     (f"CREATE STREAMING TABLE a TBLPROPERTIES ('late.format'='noop') AS {SELECT}", UnsupportedQuery, "written as noop"),
     (f"CREATE STREAMING TABLE a TBLPROPERTIES ('emti'='x') AS {SELECT}", QueryTypeError, "`emti` is not.*emit"),
     (f"{TX} TBLPROPERTIES ('serve'='true')", QueryTypeError, "line 1: `serve` is not a property of a stream"),

@@ -168,14 +168,11 @@ def _sink_options(name: str, kind: SinkKind, properties: dict[str, str]) -> tupl
 
 
 def _late(name: str, kind: SinkKind, properties: dict[str, str]) -> Sink | None:
-    """The sink of late rows: a folder in the query's own format or in another one."""
+    """The sink of late rows: in the format that is named, or in that of the query's own files, or else in Parquet."""
     path, format_ = properties.get("late.path"), properties.get("late.format", "").lower()
     if path is None and not format_:
         return None
-    if not format_:
-        if not (kind.late and kind.path):
-            raise QueryTypeError(f"'late.path' of {name} has no format.", "Add 'late.format' = 'parquet'.")
-        format_ = kind.name
+    format_ = format_ or (kind.name if kind.late and kind.path else "parquet")
     subject = f"The late rows of {name} are"
     of_late = _kind(subject, format_, declared_names())
     if not of_late.late:
