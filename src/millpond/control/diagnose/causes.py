@@ -200,8 +200,7 @@ def _reasons(facts: Facts, counts: QueryFates) -> _Fates:
     of = "the delay plus the time in which rows are corrected" if corrected else "the delay"
     reasons["all-late"] = (
         counts.late,
-        f"late: {delays} ({of}) or more behind the newest event of earlier epochs, or in a "
-        "window that was closed at the end of all input",
+        f"late: {delays} ({of}) or more behind {_BY_PARTITION if _has_order(facts.stream) else _BY_EPOCH}",
         f"{_IN_ORDER_OF_TIME if _is_of_files(facts.stream) else ''} A longer DELAY "
         f"{_OR_BY_JOIN if isinstance(query, Join) and query.late_by != BY_JOIN else ''}waits for more.",
     )
@@ -218,8 +217,18 @@ def _by_reason(streams: str, all_its_own: bool, reasons: Reasons, letters: str) 
     return "\n".join([f" The newest dead letters by reason{whose} ({letters}):", *lines])
 
 
+_BY_EPOCH = "the newest event of earlier epochs, or in a window that was closed at the end of all input (`--drain`)"
+_BY_PARTITION = (
+    "an earlier record of their partition, or in a window that was closed while their partition was idle or at the end "
+    "of all input (`--drain`)"
+)
 _IN_ORDER_OF_TIME = " Files are read in the order of their modification times."
 _OR_BY_JOIN = "or 'late.by' = 'join' "
+
+
+def _has_order(stream: Stream) -> bool:
+    """Whether events are judged by the earlier ones of their partition, and not by those of earlier epochs."""
+    return stream.order is not None and stream.order.offset is not None
 
 
 def _is_of_files(stream: Stream) -> bool:

@@ -225,9 +225,11 @@ def test_reasons_of_a_topic_name_no_files_and_advice_follows_them(folder: Path) 
 
     text = none_applied(of_files, None)
     assert "1 late: 5 seconds (the delay) or more behind the newest event of earlier epochs, or in a window" in text
-    assert "input; 1 dead: ts is missing" in text
+    assert "input (`--drain`); 1 dead: ts is missing" in text
     assert text.endswith(". Files are read in the order of their modification times. A longer DELAY waits for more.")
-    assert "iles" not in none_applied(of_topic, Order("partition", "offset"))
+    text = none_applied(of_topic, Order("partition", "offset"))
+    assert "iles" not in text and "epochs" not in text
+    assert "1 late: 5 seconds (the delay) or more behind an earlier record of their partition, or in a window" in text
     failing = explain_why(replace(facts, failure="[MP-SOURCE] No broker.")).causes[0]
     assert failing.code == "failing" and failing.text.endswith(": [MP-SOURCE] No broker.")
 
