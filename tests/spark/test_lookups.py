@@ -347,7 +347,7 @@ def test_tables_over_rows_that_are_not_served_are_refused(spark: SparkSession, t
     wrong: list[tuple[str, type[MillpondError], str]] = [
         (f"path '{tmp_path}/nowhere', query 'spend'", ForeignPondError, "nowhere holds no pond"),
         (f"{path}, query 'nosuch'", QueryTypeError, "no query 'nosuch'. Use one of spend"),
-        (f"{path}, query 'hidden'", StoreError, "'hidden' is not served"),
+        (f"{path}, query 'hidden'", QueryTypeError, "'hidden' is not served.*Use one of spend"),
         (f"{path}, query 'spend', store 'memory'", StoreError, "The store memory has no rows of spend"),
         (f"{path}, query 'spend', store 'lmdb:{tmp_path}/x'", StoreError, "The store .*/x has no rows of spend"),
         (f"{path}, query 'spend', numPartitions 0", QueryTypeError, "'numPartitions' is '0'"),

@@ -14,7 +14,7 @@ from millpond.control.diagnose.cost_report import measure, measured_text
 from millpond.control.diagnose.facts import find_facts
 from millpond.control.diagnose.why_report import draw
 from millpond.control.wiring.pond_reader import look_up, read_truth
-from millpond.errors import ForeignPondError, StoreError, UnsupportedQuery
+from millpond.errors import ForeignPondError, QueryTypeError, UnsupportedQuery
 from millpond.log.records import EpochRecord, decode
 from millpond.model.selection import Selection
 from millpond.plan.explain.plan_text import explain, price_of_selection
@@ -125,7 +125,7 @@ def test_why_and_lookup_say_what_is_true(folder: Path) -> None:
     assert "counted: tx, stateless, to noop" in picture
     assert "rows are emitted in the epoch that reads their events" in picture
     assert "20 rows were emitted" in picture
-    with pytest.raises(StoreError, match="not served"):
+    with pytest.raises(QueryTypeError, match=r"not served.*never emitted"):
         look_up(folder / "pond", "large", [])
 
 
@@ -160,7 +160,7 @@ def test_an_empty_table_and_a_missing_one(spark: SparkSession, tmp_path: Path) -
         [first, *_] = pond.why("none").causes
         assert first.code == "all-filtered"
         assert pond.counts()["none"].whole.filtered == 100
-        with pytest.raises(StoreError, match="not served"):
+        with pytest.raises(QueryTypeError, match=r"not served.*never emitted"):
             pond.lookup("none", 1)
 
 

@@ -25,9 +25,10 @@ from millpond.control.pond.request_change import ChangeRequests
 from millpond.control.stall_limits import STALLED_SECONDS
 from millpond.control.wiring.latest_rows import own_tables
 from millpond.control.wiring.output_folders import OutputFolders
+from millpond.control.wiring.pond_reader import not_served
 from millpond.control.wiring.stores_and_followers import checked_store
 from millpond.control.wiring.truth import host_cache
-from millpond.errors import MillpondError, QueryError, QueryTypeError, StoreError, one_of
+from millpond.errors import MillpondError, QueryError, QueryTypeError, one_of
 from millpond.followers.view.documents import decoded, rows_of_one_record
 from millpond.followers.view.view import Served, lookup
 from millpond.kernels.columns import arrow_type
@@ -67,9 +68,6 @@ def _delegate(part: str, method: Callable[Concatenate[Any, P], T]) -> Callable[C
         return method(getattr(pond, part), *args, **kwargs)
 
     return call
-
-
-_SERVE = "Drop it, and add it again with serve=True (`millpond add --serve`)."
 
 
 class Pond:
@@ -273,8 +271,7 @@ class Pond:
         """The latest row of a served query for a key (its values in order), and the record as of which it is current.
 
         Raises:
-            QueryError: there is no such query, the pond is not open, or the values are not a key of the query.
-            StoreError: the query is not served.
+            QueryError: there is no such query, it is not served, the pond is not open, or the values are not its key.
         """
         store, _ = self._served(name)
         group, _ = self.plan.of_query(name)
@@ -295,8 +292,7 @@ class Pond:
         All of them are in memory. `flat_windows`: as for `table`.
 
         Raises:
-            QueryError: there is no such query, or the pond is not open.
-            StoreError: the query is not served.
+            QueryError: there is no such query, it is not served, or the pond is not open.
             BusyError: the rows change too fast to be read as of one record.
         """
         store, query = self._served(name)
@@ -308,7 +304,7 @@ class Pond:
     def _served(self, name: str) -> tuple[BucketStore, Query]:
         opened, query = self._opened(), self._query(name)
         if opened.followers.store is None or not isinstance(query, Query) or not query.serve:
-            raise StoreError(f"The query {name!r} is not served.", _SERVE)
+            raise not_served(name, [one.name for one in self.queries if isinstance(one, Query) and one.serve])
         return opened.followers.store, query
 
     def manifest(self) -> Manifest:

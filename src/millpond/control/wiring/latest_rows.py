@@ -31,8 +31,8 @@ class ServedRows:
 
     Raises:
         ForeignPondError: the folder contains no pond.
-        QueryTypeError: the query does not exist, or has a column `_epoch`.
-        StoreError: the query is not served, or its store does not exist.
+        QueryTypeError: the query does not exist, is not served, or has a column `_epoch`.
+        StoreError: its store does not exist.
     """
 
     def __init__(self, folder: Given, query: str, store: str = "lmdb") -> None:

@@ -48,6 +48,11 @@ _MOST_BEHIND = 8
 
 _TRIES, _PAUSE_SECONDS = 40, 0.05
 
+SERVE_AGAIN = (
+    "Add its text with serve=True under another name (`millpond add --serve`). If you drop it and add it again, "
+    "the windows that are open now are never emitted."
+)
+
 RECORDS_READ = 1000
 """The number of newest records that reports read; older ones do not explain the present."""
 
@@ -63,8 +68,8 @@ def look_up(folder: Given, query: str, key: Sequence[str], store: str = "lmdb") 
 
     Raises:
         ForeignPondError: the folder contains no pond.
-        QueryTypeError: the query does not exist, or the key does not fit it.
-        StoreError: the query is not served, or the store cannot be read, or the pond no longer writes it.
+        QueryTypeError: the query does not exist or is not served, or the key does not fit it.
+        StoreError: the store cannot be read, or the pond no longer writes it.
     """
     truth, spec = read_truth(folder)
     served = served_query(spec, query)
@@ -123,16 +128,24 @@ def served_query(spec: PondSpec, name: str) -> Query:
     """The served query of that name.
 
     Raises:
-        QueryTypeError: no query has this name.
-        StoreError: the query is not served.
+        QueryTypeError: no query has this name, or it is not served.
     """
     found = next((query for query in spec.all_queries if query.name == name), None)
-    cure = one_of(name, [query.name for query in spec.queries if query.serve])
     if found is None:
-        raise QueryTypeError(f"The pond has no query {name!r}.", cure)
+        raise QueryTypeError(f"The pond has no query {name!r}.", one_of(name, _served_names(spec)))
     if not isinstance(found, Query) or not found.serve:
-        raise StoreError(f"The query {name!r} is not served.", cure)
+        raise not_served(name, _served_names(spec))
     return found
+
+
+def _served_names(spec: PondSpec) -> list[str]:
+    return [query.name for query in spec.queries if query.serve]
+
+
+def not_served(name: str, served: Sequence[str]) -> QueryTypeError:
+    """The error for a query without served rows; `served`: the names of those with such rows."""
+    others = f" {one_of(name, served)}" if served else ""
+    return QueryTypeError(f"The query {name!r} is not served.", f"{SERVE_AGAIN}{others}")
 
 
 def key_columns(query: Query, key: Sequence[str]) -> list[pa.Array]:

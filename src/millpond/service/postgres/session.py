@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from millpond.control.wiring.pond_reader import SERVE_AGAIN
 from millpond.service.postgres.client_catalog import SEARCH_PATH
 from millpond.service.postgres.client_sql import Statement, adapted
 from millpond.service.postgres.messages import ResultColumn
@@ -165,8 +166,8 @@ class Session:
             name = next((name for name in sorted(self._unserved) if name.lower() in tables), None)
             if name is None or error.state != "42P01":
                 raise
-            cure = f"Drop it, and add it again with `millpond add {name} … --serve`."
-            raise StatementError(f"The query {name!r} is not served, so it has no table.", cure, error.state) from error
+            what = f"The query {name!r} is not served, so it has no table."
+            raise StatementError(what, SERVE_AGAIN, error.state) from error
 
     def _value(self, setting: str) -> str:
         """The value of a setting, as SHOW returns it."""

@@ -39,7 +39,7 @@ def test_queries_whose_names_differ_in_case_have_a_table_each(tmp_path: Path) ->
     (statement,) = statements_of("SELECT * FROM hidden")
     with closing(Session(tables)) as session, pytest.raises(StatementError, match="'hidden' is not served") as caught:
         session.run(statement)
-    assert caught.value.state == "42P01" and "millpond add hidden … --serve" in caught.value.cure
+    assert caught.value.state == "42P01" and "`millpond add --serve`" in caught.value.cure
     tables.close()
 
 
