@@ -251,7 +251,8 @@ class QueryShown(msgspec.Struct, frozen=True):
     of the events that the current version read; in the newest epoch, the query's time `time_us`, its number of `keys`
     and its bytes of state: `own_bytes` would be freed if this query were dropped, `shared_bytes` are its equal share of
     state that several queries need. `shadow`: the text of its shadow. `time_zone`: that of the text, if it is not
-    that of the session.
+    that of the session. `earlier_until_us`: earlier versions with another text still emit windows that start before
+    this time, and keep state for them; None: there are none.
     """
 
     name: str
@@ -268,6 +269,7 @@ class QueryShown(msgspec.Struct, frozen=True):
     counts: dict[str, int] = {}
     shadow: str | None = None
     time_zone: str | None = None
+    earlier_until_us: int | None = None
 
 
 class FunctionShown(msgspec.Struct, frozen=True):

@@ -109,6 +109,7 @@ def _figures(query: QueryShown) -> dict[str, str]:
         "Reads": ", ".join(query.streams),
         "Sink": query.sink,
         "Complete from": utc(query.complete_from_us),
+        "Earlier version until": utc(query.earlier_until_us),
         "Rows": f"{counts.get('rows', 0):,}",
         "Late events": f"{counts.get('late', 0):,}",
         "Dead events": f"{counts.get('dead', 0):,}",

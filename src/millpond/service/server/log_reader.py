@@ -253,7 +253,17 @@ def _query(spec: PondSpec, streams: tuple[str, ...], query: AnyQuery) -> QuerySh
         state_in(effects, name), effects.versions.get(name, 1) - effects.splits.get(name, 0), query.text, streams,
         tuple(ColumnShown(item.name, item.expression.type) for item in query.output), _sink(query.sink), query.serve,
         complete_from(spec, name), shadow=_shadow(spec, name), time_zone=zone_of(query),
+        earlier_until_us=_earlier_until_us(spec, query),
     )  # fmt: skip
+
+
+def _earlier_until_us(spec: PondSpec, query: AnyQuery) -> int | None:
+    """The time before which windows start that earlier versions with another text still emit; None: there are none."""
+    effects = spec.effects
+    if not effects.until_us:
+        return None
+    older = (one for one in spec.all_queries if effects.replaced.get(one.name) == query.name and one.text != query.text)
+    return max((effects.until_us[one.name] for one in older if one.name in effects.until_us), default=None)
 
 
 def _shadow(spec: PondSpec, name: str) -> str | None:

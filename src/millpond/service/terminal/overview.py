@@ -190,7 +190,13 @@ class _Queries:
             _Column("own kB", cost("own_bytes"), 5),
             _Column("shared kB", cost("shared_bytes"), 6),
             _Column("complete from", [utc(query.complete_from_us) for query in queries], 7),
+            *self._earlier(),
         ]
+
+    def _earlier(self) -> list[_Column]:
+        """The starts of the windows that earlier versions still emit, if any do."""
+        until = [query.earlier_until_us for query in self._queries]
+        return [_Column("earlier version until", [utc(one) for one in until], 9)] if any(until) else []
 
 
 def fitting(columns: Sequence[_Column], width: int) -> list[_Column]:

@@ -159,6 +159,8 @@ def query_line(one: QueryShown) -> str:
     whole = "" if one.complete_from_us is None else f"  complete from {utc(one.complete_from_us)}"
     streams = ", ".join(one.streams)
     whole += "" if one.time_zone is None else f"  time zone {one.time_zone}"
+    if one.earlier_until_us is not None:
+        whole += f"  an earlier version still emits windows that start before {utc(one.earlier_until_us)}"
     return f"{one.name}  {one.kind}  {one.state}  version {one.version}  of {streams}  to {one.sink}{whole}"
 
 

@@ -17,10 +17,11 @@ from millpond.model.selection import Selection
 from millpond.model.stream import Derivation, Field, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
-from millpond.reconfigure.changes import Add, Discard, Drop, End, Pause, Promote, SetParameter, Shadow
+from millpond.reconfigure.changes import Add, Alter, Discard, Drop, End, Pause, Promote, SetParameter, Shadow
 from millpond.service.api.messages import ColumnShown, Event, Parameter
 from millpond.service.server.gauges import Gauges
 from millpond.service.server.log_reader import LogReader
+from millpond.service.terminal.text import query_line
 from millpond.spark.driver.epochs import Epoch
 
 STREAM = Stream("tx", (Field("ts", "timestamp"), Field("v", "bigint")))
@@ -119,6 +120,21 @@ def test_a_shadow_is_no_new_version_of_its_query(tmp_path: Path) -> None:
     assert versions == [1, 1, 1, 1, 2, 3]
     last = "the last window of q from before a change (alter, shadow, promote or rollback) was emitted; q continues"
     assert [event.text for event in catalog.history(9) if event.kind == "end"] == [last]
+
+
+def test_an_earlier_version_is_shown_until_its_last_window(tmp_path: Path) -> None:
+    (tmp_path / "pond.id").write_text("p")
+    window, made = Sliding(10_000_000, 10_000_000), (Named("w", Column("window", WINDOW)),)
+    count = Query("q", "tx", "ts", 0, window, (), (), made, text="SELECT 1")
+    pond, catalog, until = ChangingPond(tmp_path, [STREAM], [count]), LogReader(tmp_path), []
+    altered = Alter(StoredQuery.of(replace(count, text="SELECT 2")), since_us=20_000_000, until_us=20_000_000)
+    for change in (Shadow(StoredQuery.of(count), since_us=20_000_000), End("q@1"), Discard("q"), altered, End("q@2")):
+        pond.change(change)
+        (shown,) = catalog.queries(lambda _: {})
+        until += [shown.earlier_until_us]
+        text = "an earlier version still emits windows that start before 1970-01-01 00:00:20Z"
+        assert (text in query_line(shown)) == (change is altered)
+    assert until == [None, None, None, 20_000_000, None], "only while it emits, and not for a version of the same text"
 
 
 def test_gauges_count_rows_of_the_versions_of_a_query_as_its_own() -> None:

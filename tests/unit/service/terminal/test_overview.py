@@ -79,5 +79,7 @@ def test_a_narrow_terminal_shows_fewer_columns_and_cuts_no_number() -> None:
         assert "…" not in text and "33,567" in text
         row = next(line.split() for line in text.splitlines() if "33,567" in line)
         assert set(row) <= {"fraud", "running", "1", "33,567", "1,234,567", "0", "89.4", "487.1", "18.4", "-"}
+    assert "earlier version until" not in wide
+    assert "earlier version until" in shown(STATUS, [replace(one, earlier_until_us=20_000_000)], 160)
     # the column that is empty goes first
     assert "complete from" in shown(STATUS, [one], 70).splitlines()[-1]
