@@ -192,6 +192,8 @@ def _serve(
         def ready() -> None:
             places.remove_starting(me)
             say(f"The pond is in {address}; its token in {places.where}; it is served at {me.url}")
+            if pg is not None:
+                say(f"PostgreSQL clients are answered at {pg}.")
             if not sound:
                 say(f"The certificate is not for {name}: name one that is in it with --allow-host.")
             for note in parameter_notes({one.name: one.value for one in reader.parameters()}, options.parameters):

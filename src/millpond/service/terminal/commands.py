@@ -123,7 +123,6 @@ def run_service(
         return
     host, port = host_and_port(pg)
     endpoint = Endpoint(options.folder, options.store, Web(host, port, certificate, key))
-    say(f"PostgreSQL clients are answered at {host}:{endpoint.port}.")
     serve(options, web, say, endpoint.running, open_console, f"{host}:{endpoint.port}")
 
 
