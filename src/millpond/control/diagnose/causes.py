@@ -19,7 +19,7 @@ from millpond.model.query import Query
 from millpond.model.selection import Selection
 from millpond.model.stream import Stream
 from millpond.model.windows import Framed, Processed, Session
-from millpond.plan.explain.amounts import duration
+from millpond.plan.explain.amounts import count_of, duration
 from millpond.plan.explain.join_text import near_text
 from millpond.plan.options.output_modes import BY_JOIN
 from millpond.reconfigure.inner_reports import plain_names, relabelled
@@ -213,8 +213,13 @@ def _reasons(facts: Facts, counts: QueryFates) -> _Fates:
 def _by_reason(streams: str, all_its_own: bool, reasons: Reasons, letters: str) -> str:
     """Lines on the number of dead letters by reason; some may be those of other queries."""
     whose = "" if all_its_own else f", also those of other queries over {streams}"
-    lines = (f"  {number:,}  {reason}" for reason, number in reasons)
-    return "\n".join([f" The newest dead letters by reason{whose} ({letters}):", *lines])
+    lines = [f"  {number:,}  {reason}" for reason, number in reasons[:_MOST_REASONS]]
+    more = [f"  and {count_of(left, 'more reason')}"] if (left := len(reasons) - _MOST_REASONS) > 0 else []
+    return "\n".join([f" The newest dead letters by reason{whose} ({letters}):", *lines, *more])
+
+
+_MOST_REASONS = 10
+"""The most reasons of dead letters that are listed: with a schema registry, a producer can cause any number."""
 
 
 _BY_EPOCH = "the newest event of earlier epochs, or in a window that was closed at the end of all input (`--drain`)"

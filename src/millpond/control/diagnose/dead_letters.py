@@ -41,7 +41,7 @@ SHOWN_BYTES = 200
 _NEWEST = 20
 """The number of newest dead letters of a stream that the console shows."""
 
-_NEWEST_FILES = 500
+_NEWEST_FILES = 100
 """The number of newest files of which `newest_reasons` counts the letters."""
 
 
@@ -165,14 +165,19 @@ def kinds(folder: Path) -> list[Kind]:
     return sorted(rows, key=lambda kind: (-kind.letters, kind.topic, kind.reason))
 
 
-def newest_reasons(folder: Path, after: int) -> Counter[str]:
-    """The newest dead letters after record `after` by reason; empty if the folder cannot be read."""
-    found = Counter[str]()
+def newest_reasons(folder: Path, after: int, later: int) -> tuple[Counter[str], Counter[str]]:
+    """The newest dead letters after record `after` by reason, and those after `later`, in one reading of the files.
+
+    Both are empty if the folder cannot be read.
+    """
+    found, newer = Counter[str](), Counter[str]()
     with suppress(ForeignPondError, PlaceError):
         newest = islice(LetterFolder.of(folder).parts(["reason"], newest_first=True), _NEWEST_FILES)
-        for _, table in takewhile(lambda part: part[0] > after, newest):
-            found.update(table["reason"].to_pylist())
-    return found
+        for n, table in takewhile(lambda part: part[0] > after, newest):
+            reasons = table["reason"].to_pylist()
+            found.update(reasons)
+            newer.update(reasons if n > later else ())
+    return found, newer
 
 
 def lines(folder: Path, limit: int) -> Iterator[str]:

@@ -232,11 +232,15 @@ def _dead_reasons(folders: Sequence[Path], recent: QueryRecords, newest: int) ->
     """The reasons of the dead letters of the records that were read, and of those since the last applied event."""
     oldest = newest - RECORDS_READ
     applied = oldest if recent.last_applied_n is None else recent.last_applied_n
-    return _reasons(folders, oldest), _reasons(folders, applied) if recent.letters_since_applied else ()
+    found, newer = Counter[str](), Counter[str]()
+    for folder in folders:
+        of_folder, newer_of_folder = newest_reasons(folder, oldest, applied)
+        found += of_folder
+        newer += newer_of_folder
+    return _sorted(found), _sorted(newer) if recent.letters_since_applied else ()
 
 
-def _reasons(folders: Sequence[Path], after: int) -> Reasons:
-    found = sum((newest_reasons(folder, after) for folder in folders), Counter[str]())
+def _sorted(found: Counter[str]) -> Reasons:
     return tuple(sorted(found.items(), key=lambda reason: (-reason[1], reason[0])))
 
 

@@ -210,6 +210,8 @@ def test_only_dead_letters_since_the_last_applied_event_are_its_reason(folder: P
     listed = dead(2, ("ts, a + b, fails", 2), ("the new one", 1)).split("\n")
     assert listed[0].endswith("reason, also those of other queries over tx (`millpond dlq list /dead`):")
     assert listed[1:] == ["  2  ts, a + b, fails", "  1  the new one"]
+    listed = dead(12, *((f"the schema {n} is not in the registry", 1) for n in range(12))).split("\n")
+    assert len(listed) == 12 and listed[-1] == "  and 2 more reasons"
 
 
 def test_reasons_of_a_topic_name_no_files_and_advice_follows_them(folder: Path) -> None:
