@@ -313,7 +313,7 @@ class HostedPond:
 
     def set(self, name: str, value: Value, who: str) -> Changed:
         """Set the value of a live parameter; one that no query uses must exist, or be requested as new."""
-        pond, known = self._pond(), [one.name for one in self._reader.parameters()]
+        pond, known = self._pond(), [one.name for one in self._reader.parameters(with_records=False)]
         if name not in known and not value.new and self._reader.now() is not None:
             near = difflib.get_close_matches(name, known, 1)
             mean = f"Did you mean {near[0]}? " if near else f"There are {', '.join(known)}. " if known else ""

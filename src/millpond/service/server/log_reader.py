@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice, takewhile
+from itertools import islice
 
 import msgspec
 
@@ -128,8 +128,11 @@ class LogReader:
             shown = self._shown = spec, [_query(spec, _inputs(query, streams), query) for query in queries]
         return shown[1]
 
-    def parameters(self) -> list[Parameter]:
-        """The live parameters in force by name."""
+    def parameters(self, *, with_records: bool = True) -> list[Parameter]:
+        """The live parameters in force by name; `with_records`: with the newest change that set each one.
+
+        These changes are searched in the log, so this takes long if there are many.
+        """
         found = self.now()
         if found is None:
             return []
@@ -137,7 +140,7 @@ class LogReader:
         effects = spec.effects
         feeds = {fed.name: fed for fed in feeds_of(effects.feeds, effects.parameters, spec.all_queries)}
         given, records = fed_values(feeds.values(), truth.manifest), truth.manifest.fed
-        set_by, shown = self._settings.records(truth), []
+        set_by, shown = self._settings.records(truth, effects.parameters) if with_records else {}, []
         for name in sorted(effects.parameters):
             constant, fed = given.get(name, effects.parameters[name]), feeds.get(name)
             source = None if fed is None else f"{fed.query}.{fed.column}"
@@ -196,13 +199,21 @@ class _Settings:
         self._found: dict[str, int] = {}
         self._newest = -1
 
-    def records(self, truth: Truth) -> dict[str, int]:
-        """The records of these changes, by the name of the parameter."""
+    def records(self, truth: Truth, names: Iterable[str]) -> dict[str, int]:
+        """The records of these changes, by the name of the parameter; they are read until each name is found."""
+        missing = set(names)
         with self._lock:
-            fresh = islice(history(truth.log, truth.manifest), _MOST_CHANGES)
-            newer = [*takewhile(lambda one: one.n > self._newest, fresh)]
-            self._newest = max([self._newest, *(one.n for one in newer)])
-            self._found |= {one.change.name: one.n for one in reversed(newer) if isinstance(one.change, SetParameter)}
+            newest, found = self._newest, dict[str, int]()
+            for one in islice(history(truth.log, truth.manifest), _MOST_CHANGES) if missing else ():
+                if one.n <= newest:
+                    break
+                self._newest = max(self._newest, one.n)
+                if isinstance(one.change, SetParameter):
+                    found.setdefault(one.change.name, one.n)
+                    missing.discard(one.change.name)
+                    if not missing:
+                        break
+            self._found |= found
             return dict(self._found)
 
 

@@ -196,7 +196,8 @@ def _serve(
                 say(f"PostgreSQL clients are answered at {pg}.")
             if not sound:
                 say(f"The certificate is not for {name}: name one that is in it with --allow-host.")
-            for note in parameter_notes({one.name: one.value for one in reader.parameters()}, options.parameters):
+            known = {one.name: one.value for one in reader.parameters(with_records=False)}
+            for note in parameter_notes(known, options.parameters):
                 say(note)
             for warning in unencrypted():
                 say(warning, logging.WARNING)

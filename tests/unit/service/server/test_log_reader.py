@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from kit.simulator.changing_pond import ChangingPond
@@ -17,8 +18,10 @@ from millpond.model.selection import Selection
 from millpond.model.stream import Derivation, Field, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
+from millpond.reconfigure.catalog import history
 from millpond.reconfigure.changes import Add, Alter, Discard, Drop, End, Pause, Promote, SetParameter, Shadow
 from millpond.service.api.messages import ColumnShown, Event, Parameter
+from millpond.service.server import log_reader
 from millpond.service.server.gauges import Gauges
 from millpond.service.server.log_reader import LogReader
 from millpond.service.terminal.text import query_line
@@ -39,7 +42,7 @@ def test_a_sink_is_shown_with_where_its_rows_go(tmp_path: Path) -> None:
     assert shown == ["kafka:alerts", "parquet:out/b", "noop"]
 
 
-def test_the_catalog_is_the_fold_of_the_log(tmp_path: Path) -> None:
+def test_the_catalog_is_the_fold_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = LogReader(tmp_path)
     assert catalog.now() is None
     assert (catalog.queries(lambda _: {}), catalog.streams(), catalog.parameters(), catalog.history(9)) == ([],) * 4
@@ -58,6 +61,13 @@ def test_the_catalog_is_the_fold_of_the_log(tmp_path: Path) -> None:
     pond.change(Drop("two", before=3))
     assert [(query.name, query.state) for query in catalog.queries(lambda _: {})] == [("one", "paused")]
     assert catalog.parameters() == catalog.frozen().parameters() == [Parameter("least", 7, "bigint", None, 3)]
+    read: list[int] = []
+    monkeypatch.setattr(log_reader, "history", lambda *of: (read.append(one.n) or one for one in history(*of)))
+    (unsearched,) = LogReader(tmp_path).parameters(with_records=False)
+    assert (unsearched.value, unsearched.record, read) == (7, None, [])
+    assert catalog.parameters()[0].record == LogReader(tmp_path).parameters()[0].record == 3
+    assert read == [4, 4, 3], "the history is read once, until each parameter is found"
+    monkeypatch.undo()
     found = catalog.history(9)
     assert [(event.record, event.kind, event.name) for event in found] == [
         (4, "drop", "two"), (3, "param", "least"), (2, "pause", "one"), (1, "add", "two"),
