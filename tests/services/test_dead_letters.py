@@ -21,7 +21,8 @@ from millpond.cli import app
 from millpond.connections import VARIABLE
 from millpond.control.diagnose import dead_letters
 from millpond.control.diagnose.dead_letters import replay
-from millpond.errors import ForeignPondError, RequestError
+from millpond.errors import ForeignPondError, RequestError, StoreError
+from millpond.followers.sinks import kafka_publisher
 from millpond.followers.sinks.folder import MARKER_NAME, Marker
 from millpond.followers.sinks.kafka_publisher import Publisher
 from millpond.formats.malformed_reasons import misfit_reason
@@ -82,7 +83,8 @@ def test_they_are_sent_again_once(kafka_server: KafkaServer, tmp_path: Path, mon
     kafka_server.create(f"{topic}-other")
     write(folder, 3, topic, [b"{", None])
     assert CliRunner().invoke(app, ["dlq", "replay", str(folder)]).output == (
-        "A record that still does not parse comes back as a new dead letter.\n2 sent.\n"
+        "A record that still does not parse comes back as a new dead letter.\n"
+        "An event whose window has closed meanwhile is late, as any other.\n2 sent.\n"
     )
     assert replay(folder, "test", None).sent == 0
     write(folder, 12, topic, [b"\xff"])
@@ -92,6 +94,11 @@ def test_they_are_sent_again_once(kafka_server: KafkaServer, tmp_path: Path, mon
     assert found[0].headers == {"millpond-replay": f"{topic}-1@30".encode()}
     assert replay(folder, None, f"{topic}-other").sent == 3
     assert len(kafka_server.read(f"{topic}-other")) == 3
+    monkeypatch.setattr(kafka_publisher, "SECONDS", 4.0)
+    monkeypatch.setattr(kafka_publisher, "_UNKNOWN_TOPIC_MS", 1_000)
+    with pytest.raises(StoreError, match="Unknown topic") as error:
+        replay(folder, None, f"{topic}-absent")
+    assert error.value.cure == "Mend this, and replay again: what was sent is not sent twice."
 
 
 def test_letters_of_one_reason_are_sent_once_and_a_dry_run_sends_nothing(

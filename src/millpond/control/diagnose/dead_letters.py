@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from itertools import islice, takewhile
 from pathlib import Path
@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from millpond.clock import moment_us, utc
 from millpond.connections import check_target
 from millpond.control.checks.input_files import options_of
-from millpond.errors import AheadError, ForeignPondError, PlaceError, RequestError, SetupError
+from millpond.errors import AheadError, ForeignPondError, PlaceError, RequestError, SetupError, StoreError
 from millpond.followers.part_folders import PartFolder, part_folder
 from millpond.followers.sinks.folder import MARKER_NAME, Marker
 from millpond.followers.sinks.kinds import sink_path
@@ -228,7 +228,20 @@ def replay(
         StoreError: Kafka did not take them.
         RequestError: no letter has this reason.
     """
-    replays = _Replays(folder, connection, topic)
+    with _to_be_repeated():
+        return _replay(_Replays(folder, connection, topic), reason, timeless)
+
+
+@contextmanager
+def _to_be_repeated() -> Iterator[None]:
+    """Errors of a store say that the caller repeats the replay: unlike a sink, it is not tried again by itself."""
+    try:
+        yield
+    except StoreError as error:
+        raise StoreError(error.what, "Mend this, and replay again: what was sent is not sent twice.") from error
+
+
+def _replay(replays: _Replays, reason: str | None, timeless: bool) -> Replayed:
     reasons, left_out = replays.reasons(reason, timeless)
     skipped = sum(kind.letters for kind in replays.unsent(left_out))
     if not reasons:

@@ -64,6 +64,7 @@ def replay_dead_letters(
 
     if not to:
         typer.echo("A record that still does not parse comes back as a new dead letter.")
+        typer.echo("An event whose window has closed meanwhile is late, as any other.")
     if dry_run:
         found, left_out = unsent(folder, connection, to, reason, timeless=timeless)
         for kind in found:
