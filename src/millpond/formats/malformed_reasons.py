@@ -9,7 +9,8 @@ NO_VALUE = "the record has no value"
 NO_PARSE = "the value does not parse"
 NO_OBJECT = "the value is not a JSON object"
 NO_FIT = "a value does not fit its column"
-_MISFIT = re.compile(r"(.+) is not an? [A-Z0-9_(),]+")
+_MISFIT = re.compile(r"(.+) (?:is not an?|or a part of it does not fit) [A-Z0-9_(),]+")
+_NESTED = ("array", "map", "struct")
 _LONGEST_TEXT = 80
 
 
@@ -17,9 +18,11 @@ def misfit_reason(column: str, kind: str) -> str:
     """The reason of a record whose value of a column does not fit the column's SQL type.
 
     >>> misfit_reason("amount", "double"), misfit_reason("items", "array<struct<n:int>>")
-    ('amount is not a DOUBLE', 'items is not an ARRAY')
+    ('amount is not a DOUBLE', 'items or a part of it does not fit ARRAY')
     """
     name = kind.partition("<")[0].upper()
+    if name.lower() in _NESTED:
+        return f"{column} or a part of it does not fit {name}"
     return f"{column} is not {'an' if name[0] in 'AI' else 'a'} {name}"
 
 
