@@ -23,7 +23,7 @@ from millpond.plan.upstream.steps import inner_of, streams_of, with_inner
 
 _NAME = re.compile(rf"{INNER}[0-9a-f]+")
 _WORD = re.compile(rf"(?:{INNER})?\w+")
-_MARKER = re.compile(r"\b(join[0-9]+)\b(\.?)")
+_MARKER = re.compile(r"'(?:[^'\\]|\\.)*'|\b(join[0-9]+)\b(\.?)")  # texts of users are found first, and stay
 _LOST = ("late", "dead")
 
 
@@ -67,10 +67,10 @@ def relabelled(text: str, names: Mapping[str, str]) -> str:
 
     Columns of a joined table are those of the stream that was named last before an empty line, or of all streams.
 
-    >>> print(relabelled("tx_1 where join1\\n  join1.c\\n\\ntx_2 join1.d, join2.e", {
+    >>> print(relabelled("tx_1 where join1\\n  join1.c = 'join1'\\n\\ntx_2 join1.d, join2.e", {
     ...     "tx_1": "tx with a", "tx_1/join1": "a", "tx_2/join1": "b", "tx_2/join2": "c"}))
     tx with a where matches a
-      a.c
+      a.c = 'join1'
     <BLANKLINE>
     tx_2 b.d, c.e
     """
@@ -86,7 +86,7 @@ def relabelled(text: str, names: Mapping[str, str]) -> str:
 
     def line_of(line: str, own: Mapping[str, str]) -> str:
         def table(found: re.Match[str]) -> str:
-            label = own.get(found[1], shared.get(found[1]))
+            label = own.get(found[1] or "", shared.get(found[1] or ""))
             return found[0] if label is None else f"{label}." if found[2] else f"matches {label}"
 
         return _WORD.sub(lambda found: names.get(found[0], found[0]), _MARKER.sub(table, line) if tables else line)
