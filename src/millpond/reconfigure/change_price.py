@@ -111,7 +111,9 @@ def _drop_text(pond: KnownPond, name: str, plan: Plan) -> str:
     if query.serve:
         lines.append("  served    its rows are no longer served")
     sink = query.sink
-    if where := sink.path or next((text for key, text in sink.options if key in ("topic", "table")), None):
+    if sink.format == "memory":
+        lines.append("  rows      those in memory are freed")
+    elif where := sink.path or next((text for key, text in sink.options if key in ("topic", "table")), None):
         lines.append(f"  rows      those in {sink.format} {where} stay")
     return "".join(f"{line}\n" for line in lines)
 

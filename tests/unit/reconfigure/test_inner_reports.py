@@ -174,6 +174,8 @@ def test_a_drop_says_what_is_freed_who_reads_the_streams_and_what_stays() -> Non
     ]  # fmt: skip
     alone = KnownPond(pond(LAST), Manifest())
     assert "  reads     tx, which no other query reads\n" in _drop_text(alone, "q", plan_of(alone.spec))
+    in_memory = KnownPond(pond(msgspec.structs.replace(LAST, sink=Sink("memory"))), Manifest())
+    assert "  rows      those in memory are freed\n" in _drop_text(in_memory, "q", plan_of(in_memory.spec))
 
 
 def test_the_costs_of_the_queries_sum_to_the_total() -> None:
