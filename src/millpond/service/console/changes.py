@@ -219,11 +219,16 @@ def set_parameter(readings: Readings, parameter: Parameter) -> None:
         value.props("outlined dense autofocus").classes("w-full")
 
 
+_TYPES_OF_JSON = ("boolean", "bigint", "double", "string")
+"""Types that a parameter gets from its first value; one of another type cannot be made again by its value alone."""
+
+
 def unset_parameter(readings: Readings, parameter: Parameter) -> Proposal:
     """Remove a live parameter that no query uses."""
     value, name = parameter.value, parameter.name
     made: Call = lambda who, _: readings.verbs.set(name, Value(value, new=True), who)  # type: ignore[arg-type]  # noqa: E731
-    undo = None if value is None else Proposal(f"Set {name} to {value}", made, priced=False)
+    restores = value is not None and parameter.source is None and parameter.type in _TYPES_OF_JSON
+    undo = Proposal(f"Set {name} to {value}", made, priced=False) if restores else None
     return Proposal(f"Unset {name}", lambda who, _: readings.verbs.unset(name, who), undo, priced=False)
 
 
