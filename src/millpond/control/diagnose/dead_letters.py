@@ -97,7 +97,8 @@ class LetterFolder(NamedTuple):
             if name.startswith("part-") and name.endswith(".parquet"):
                 n = int(name.removeprefix("part-").removesuffix(".parquet"))
                 try:
-                    yield n, pq.read_table(pa.BufferReader(self.content(n)), columns=columns)
+                    # `read_table` reads with threads of a dataset, which may abort a process that then ends
+                    yield n, pq.ParquetFile(pa.BufferReader(self.content(n))).read(columns, use_threads=False)
                 except pa.ArrowException as error:
                     raise PlaceError(
                         f"{self.address}/{name} cannot be read: {error}.", "Restore it from a copy."
