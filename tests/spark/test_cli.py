@@ -214,7 +214,7 @@ def test_what_a_pond_measured_the_price_of_one_more_and_why_it_is_silent(bench: 
     assert "  read    100 events once, " in done.out
     assert "one more query: added\n  group     shares " in done.out
     assert "    + max(v) where isnotnull(v)\n" in done.out
-    assert "  edges     360 → 720 per hour\n" in done.out
+    assert "  edges     360 → 720 per hour: the number of slices" in done.out
     words = " ".join(done.out.split())
     assert "aligned 100.0 %: 1,024 of 1,024 buckets are on the shard that has most" in words
     assert "about " in words and " bytes per key, from 1.0 cells" in words

@@ -53,5 +53,5 @@ def test_card_fraud_from_kafka_to_kafka(
         assert counts, query
     assert {query for query, _ in alerts} >= {"burst", "expensive", "countries", "tried", "guessed", "spree", "huge"}
     printed = capsys.readouterr().out
-    assert "10 dead letters of payments: the value does not parse" in printed
+    assert "10 dead letters of payments: the value is not a JSON object" in printed
     assert "card-07" in printed

@@ -70,7 +70,7 @@ class Bench:
         followers.append(FollowerStatus("read:tx", 5, 0, note="parsed with Arrow"))
         partitions = PartitionBehind("t", "0", 5, 9), PartitionBehind("t", "1", 7, 10)
         problem = Problem("MP-OVERFLOW", "query q1", "Query q1 is quarantined.", True)
-        cost = SimpleNamespace(time_us=250_000, own_bytes=10, shared_bytes=20, keys=3)
+        cost = SimpleNamespace(time_us=250_000, own_bytes=10, shared_bytes=20, keys=3, group_queries=1)
         self.leader = SimpleNamespace(
             status=lambda: followers, behind=lambda: [Behind("tx", "records", 7, partitions)],
             problems=lambda: [problem], costs=lambda: {"q0": cost},
