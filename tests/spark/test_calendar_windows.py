@@ -47,6 +47,7 @@ TEXTS = {
     "buckets_of_weeks": ("UTC", f"SELECT time_bucket(INTERVAL 7 DAYS, t) AS b, k, {COUNTED} FROM {READ} GROUP BY 1, 2"),
     "buckets_of_months": ("Europe/Berlin", f"SELECT time_bucket(INTERVAL 3 MONTHS, t) AS b, {COUNTED} FROM {READ} "
                           "GROUP BY 1"),
+    "buckets_of_years": ("UTC", f"SELECT time_bucket(INTERVAL 1 YEAR, t) AS b, k, {COUNTED} FROM {READ} GROUP BY 1, 2"),
     "weeks": ("Europe/Berlin", f"SELECT date_trunc('week', t) AS w, date_trunc('week', t) + INTERVAL 7 DAYS AS e, "
               f"{COUNTED} FROM {READ} GROUP BY date_trunc('week', t)"),
     "months": ("Asia/Tokyo", f"SELECT trunc(t, 'MM') AS m, {COUNTED} FROM {READ} GROUP BY trunc(t, 'MM')"),

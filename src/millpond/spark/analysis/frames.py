@@ -17,6 +17,7 @@ from millpond.model.windows import Counted, Range
 from millpond.spark.analysis.grouping.calendar_keys import zone_name
 from millpond.spark.analysis.steps.step_boundaries import unit_of_time
 from millpond.spark.analysis.windows import MAX_EVENTS, check_length
+from millpond.spark.catalyst.data_types import counts_months
 from millpond.spark.catalyst.private_names import (
     Catalyst,
     JavaObject,
@@ -292,7 +293,7 @@ def _preceding(catalyst: Catalyst, frame: JavaObject, unit_us: int) -> int | Mon
         offset = int(catalyst.constant(lower) or 0) * (1 if kind.startswith("interval") else unit_us)
     if offset > 0:
         raise UnsupportedQuery(f"The frame {_shown(frame)} begins after its event.", _CURE)
-    if kind.startswith("interval") and ("year" in kind or "month" in kind):
+    if counts_months(kind):
         zone = catalyst.module("util.DateTimeUtils").getZoneId(catalyst.spark.conf.get("spark.sql.session.timeZone"))
         length = Months(-offset, zone_name(zone))
         check_length(length.longest_us)

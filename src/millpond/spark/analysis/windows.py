@@ -21,7 +21,7 @@ from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.types import WINDOW
 from millpond.model.windows import Counted, Cumulating, Session, Sliding, Written
 from millpond.spark.analysis.grouping.row_patterns import PatternNote, is_pattern, pattern_note
-from millpond.spark.catalyst.data_types import calendar_us
+from millpond.spark.catalyst.data_types import calendar_us, counts_months
 from millpond.spark.catalyst.private_names import (
     Catalyst,
     JavaObject,
@@ -392,7 +392,7 @@ def _microseconds(catalyst: Catalyst, argument: JavaObject) -> int:
         if kind == "interval":
             months, micros = calendar_us(value)
         else:
-            months, micros = (1, 0) if kind.startswith("interval year") or kind == "interval month" else (0, int(value))
+            months, micros = (1, 0) if counts_months(kind) else (0, int(value))
     except (Py4JJavaError, PySparkException, ValueError, TypeError) as error:
         raise QueryTypeError(f"The duration at {span} is no interval.", "Write it as '10 minutes'.") from error
     return _without_months(months, micros, f"at {span}")

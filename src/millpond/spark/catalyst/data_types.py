@@ -135,6 +135,15 @@ def has_not_null(kind: DataType) -> bool:
     return isinstance(kind, StructType) and any(not one.nullable or has_not_null(one.dataType) for one in kind.fields)
 
 
+def counts_months(kind: str) -> bool:
+    """Whether a type is an interval of years and months.
+
+    >>> [counts_months(f"interval {fields}") for fields in ("year", "year to month", "day to minute")]
+    [True, True, False]
+    """
+    return kind.startswith(("interval year", "interval month"))
+
+
 def calendar_us(interval: JavaType) -> tuple[int, int]:
     """Months and microseconds of a `CalendarInterval`; a day is 24 hours, as in Spark's windows."""
     months, days, rest = (int(get_field(interval, field)) for field in ("months", "days", "microseconds"))

@@ -19,6 +19,7 @@ from millpond.model.expressions import Column
 from millpond.model.windows import Calendar, Sliced, Sliding
 from millpond.spark.analysis.aggregation_input import InputPlan
 from millpond.spark.analysis.result_expressions import projected_above
+from millpond.spark.catalyst.data_types import counts_months
 from millpond.spark.catalyst.private_names import (
     Catalyst,
     JavaObject,
@@ -100,7 +101,7 @@ def _bucket_key(catalyst: Catalyst, plan: InputPlan, group: JavaObject, bucket: 
     size, origin_us, zone = catalyst.constant(length), catalyst.constant(origin), _zone_of(bucket)
     if not (isinstance(size, int) and isinstance(origin_us, int) and size > 0):
         return None
-    in_months = not type_of(length).startswith("interval day") and "month" in type_of(length).replace("minute", "")
+    in_months = counts_months(type_of(length))
     if not in_months and (size < DAY_US or _is_fixed(zone)):
         return CalendarKey(id_of(group), time, Sliding(size, size, origin_us % size))
     unit = (_MONTHS if in_months else _WHOLE_DAYS).get(size)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from millpond.model.join import LEFT, RIGHT
+from millpond.spark.catalyst.data_types import counts_months
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, kind_of, type_of
 
 _DAY_US = 86_400_000_000
@@ -148,7 +149,7 @@ def _interval_us(catalyst: Catalyst, interval: JavaObject) -> int | None:
     if type_of(interval) == "interval":
         months, days, us = catalyst.fixed_interval(interval)
         return None if months else days * _DAY_US + us
-    if "month" in type_of(interval) or "year" in type_of(interval):
+    if counts_months(type_of(interval)):
         return None
     value = catalyst.constant(interval)
     return value if isinstance(value, int) else None
