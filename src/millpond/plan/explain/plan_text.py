@@ -13,7 +13,7 @@ from millpond.model.endpoints import source_kind
 from millpond.model.expressions import Column, Expression, Foreign, Literal, columns_of, render, walk
 from millpond.model.join import Join
 from millpond.model.query import Query
-from millpond.model.selection import Selection, is_inner, zone_of
+from millpond.model.selection import Selection, is_inner, query_name, zone_of
 from millpond.model.stream import Stream
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Framed, Session, Sliced
 from millpond.plan.explain.amounts import count_of, duration
@@ -92,7 +92,7 @@ def _counted(plan: Plan) -> str:
     names = [query.name for query in plan.all_queries]
     kinds = {
         "shadow": sum(name.endswith("@shadow") for name in names),
-        "old version": sum(name.rpartition("@")[2].isdecimal() and "@" in name for name in names),
+        "old version": sum(query_name(name) != name for name in names),
         "inner query": sum(map(is_inner, names)),
     }
     others = ", ".join(count_of(count, kind) for kind, count in kinds.items() if count)
