@@ -20,8 +20,9 @@ def misfit_reason(column: str, kind: str) -> str:
     >>> misfit_reason("amount", "double"), misfit_reason("items", "array<struct<n:int>>")
     ('amount is not a DOUBLE', 'items or a part of it does not fit ARRAY')
     """
-    name = kind.partition("<")[0].upper()
-    if name.lower() in _NESTED:
+    base = kind.partition("<")[0]
+    name = base.upper()
+    if base in _NESTED:
         return f"{column} or a part of it does not fit {name}"
     return f"{column} is not {'an' if name[0] in 'AI' else 'a'} {name}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import datetime
 from itertools import islice, takewhile
 from pathlib import Path
@@ -229,16 +229,9 @@ def replay(
         StoreError: Kafka did not take them.
         RequestError: no letter has this reason.
     """
-    with _to_be_repeated():
-        return _replay(_Replays(folder, connection, topic), reason, timeless)
-
-
-@contextmanager
-def _to_be_repeated() -> Iterator[None]:
-    """Errors of a store say that the caller repeats the replay: unlike a sink, it is not tried again by itself."""
     try:
-        yield
-    except StoreError as error:
+        return _replay(_Replays(folder, connection, topic), reason, timeless)
+    except StoreError as error:  # unlike a sink, a replay is not tried again by itself
         raise StoreError(error.what, "Mend this, and replay again: what was sent is not sent twice.") from error
 
 
