@@ -129,7 +129,7 @@ def test_the_answer_is_that_of_the_offsets_for_any_cut(
         assert {name: counts.read for name, counts in partitions.items()} == {
             f"{topic}-{number}": 200 for number in range(PARTITIONS)
         }
-    # the connector is there by now
+    # Spark has loaded the connector by now
     options = {"kafka.bootstrap.servers": kafka_server.servers, "subscribe": topic}
     plain = spark.readStream.format("kafka").options(**options).load()
     with Pond(spark, tmp_path / "pond") as pond, pytest.raises(UnsupportedQuery, match="names its broker") as error:

@@ -56,7 +56,7 @@ def main(descriptor: int, modules: Sequence[str]) -> dict[str, Any]:
         os.dup2(file, number)
         os.close(file)
     for name, number in (("stdout", 1), ("stderr", 2)):
-        if number in request["files"]:  # the stream of before knows whether the file of before could seek
+        if number in request["files"]:  # the inherited stream remembers whether the inherited file can seek
             errors, lines = getattr(sys, name).errors, name == "stderr" or os.isatty(number)
             stream = open(number, "w", 1 if lines else -1, errors=errors, closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)

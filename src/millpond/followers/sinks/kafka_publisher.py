@@ -234,7 +234,7 @@ class Publisher:
         self.close()
         found = error.args[0] if error.args else None
         if isinstance(found, KafkaError) and found.code() == KafkaError._TIMED_OUT and self._refused:
-            found = self._refused[0]  # why it took so long, such as a topic that does not exist
+            found = self._refused[0]  # the cause of the delay, such as a topic that does not exist
         reason = found.str() if isinstance(found, KafkaError) else str(error)
         if self._down:
             reason = f"no broker can be reached ({self._trouble})"
