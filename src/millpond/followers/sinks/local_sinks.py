@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -81,8 +80,12 @@ class ConsoleSink(NoopSink):
         except RowsGone:
             return
         if table is not None:
-            # Looked up at each call, so that output can be captured after the start.
-            (self._write or sys.stdout.write)(_drawn(self._title, n, table, self._shown))
+            (self._write or _print)(_drawn(self._title, n, table, self._shown))
+
+
+def _print(text: str) -> None:
+    # A process that is killed after the cursor was stored must not lose text of a buffered output.
+    print(text, end="", flush=True)
 
 
 def open_noop(context: SinkContext) -> NoopSink:
