@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 import sys
 import traceback
 from io import TextIOWrapper
@@ -20,6 +21,7 @@ from rich.console import Console
 from millpond.clock import utc
 from millpond.control.commands.command_log import is_json
 from millpond.control.commands.starter import write_starter
+from millpond.control.diagnose.why_message import WhyShown
 from millpond.control.stall_limits import STALLED_SECONDS
 from millpond.errors import MillpondError, QueryTypeError, of_machine
 from millpond.formats.escapes import printable
@@ -27,14 +29,13 @@ from millpond.local_path import local_path
 from millpond.log.locations.address import Address, address_of
 from millpond.runtime.inspect.timeline import KEPT
 from millpond.service.api.serve_options import Options
-from millpond.service.api.service_files import only_pond
+from millpond.service.api.service_files import URL_VARIABLE, only_pond
 from millpond.service.api.settings import BY_NAME, starter
 from millpond.service.api.settings_file import spark_settings
 from millpond.service.terminal import commands
 from millpond.service.terminal import serve_arguments as arguments
 from millpond.service.terminal.command_groups import GroupedCommands
 from millpond.service.terminal.dead_letters import dlq
-from millpond.service.terminal.overview import current_failure
 from millpond.service.terminal.parameters import param
 from millpond.service.terminal.parse_arguments import assigned
 from millpond.service.terminal.sql_shell import add_sql
@@ -240,23 +241,35 @@ def lookup(
 def why(
     query: Annotated[str, typer.Argument(metavar="QUERY", help="The query that emits nothing.")],
     checkpoint: commands.Folder = None,
+    url: commands.Url = None,
+    token: commands.Token = None,
+    ca: commands.Trusted = None,
     as_json: commands.Json = False,
 ) -> None:
     """Explain why a query emits no rows.
 
-    Reads the log of a pond, which may be running.
+    The service of the pond responds. If there is none, the log in the pond's folder is read.
     """
-    from millpond.control.diagnose.causes import explain_why
-    from millpond.control.diagnose.facts import find_facts
-    from millpond.control.diagnose.why_report import draw
-    from millpond.control.wiring.pond_reader import read_truth
-
-    folder = checkpoint or only_pond()
-    found = explain_why(find_facts(*read_truth(folder), query, failure=current_failure(folder)))
+    address = url or (os.environ.get(URL_VARIABLE) if checkpoint is None else None)
+    if address:
+        with commands.client(None, address, token, ca) as pond:
+            found = pond.why(query, width=columns())
+    else:
+        folder = checkpoint or only_pond()
+        found = commands.sent_why(folder, token, ca, query) or _read_why(folder, query)
     if as_json:
         typer.echo(msgspec.json.encode(found).decode())
     else:
-        typer.echo("\n".join(map(printable, draw(found, columns()).split("\n"))), nl=False)
+        typer.echo("\n".join(map(printable, found.text.split("\n"))), nl=False)
+
+
+def _read_why(folder: Path, query: str) -> WhyShown:
+    """Why a query emits no rows, by the log in a pond's folder."""
+    from millpond.control.diagnose.causes import explain_why
+    from millpond.control.diagnose.facts import find_facts
+    from millpond.control.wiring.pond_reader import read_truth
+
+    return explain_why(find_facts(*read_truth(folder), query)).shown(columns())
 
 
 @app.command()

@@ -9,8 +9,9 @@ import msgspec
 
 from millpond.clock import utc
 from millpond.control.checks.brokers import unreachable_brokers
-from millpond.control.diagnose.facts import Facts, OwnersChanged, QueryFates, Reasons, source_folder
-from millpond.control.diagnose.why_report import Cause, Why
+from millpond.control.diagnose.facts import Facts, OwnersChanged, Reasons, source_folder
+from millpond.control.diagnose.why_message import Cause, QueryFates
+from millpond.control.diagnose.why_report import Why
 from millpond.errors import OverBudgetError, SetupError, TooManyPairsError
 from millpond.followers.sinks.kinds import sink_kind
 from millpond.model.expressions import Expression, render

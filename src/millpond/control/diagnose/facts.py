@@ -1,8 +1,7 @@
 """`millpond why`: collects the facts from which `causes` explains why a query emits nothing.
 
 Reads the log, its files, the sink's cursor and, for a local driver, whether its process exists. Writes nothing, does
-not start Spark, and may run while the pond is running. `millpond why --json` prints these structs: `rename` keeps the
-names of its fields stable.
+not start Spark, and may run while the pond is running.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from typing import TypeAlias
 import msgspec
 
 from millpond.control.diagnose.dead_letters import newest_reasons
+from millpond.control.diagnose.why_message import Partition, QueryFates
 from millpond.control.wiring.pond_reader import RECORDS_READ, newest_records
 from millpond.control.wiring.truth import Truth
 from millpond.errors import QueryTypeError
@@ -51,27 +51,7 @@ from millpond.runtime.task.task_values import Watermark
 Reasons: TypeAlias = tuple[tuple[str, int], ...]
 
 
-class QueryFates(msgspec.Struct, frozen=True):
-    """The fate of a query's events, and its rows; read = applied + late + dead + filtered."""
-
-    read: int = 0
-    applied: int = 0
-    late: int = 0
-    dead: int = 0
-    filtered: int = 0
-    rows: int = 0
-    withheld: int = 0
-
-
-class Partition(msgspec.Struct, frozen=True):
-    """A source partition of a stream with an order: its largest event time, and whether the watermark waits for it."""
-
-    name: str
-    newest_us: int | None
-    idle: bool
-
-
-class OwnersChanged(msgspec.Struct, frozen=True, rename={"commit_delay_us": "after_us"}):
+class OwnersChanged(msgspec.Struct, frozen=True):
     """A change of the owners of buckets by record `n`, with its reason; the first epoch after it migrates state.
 
     `commit_delay_us`: the time from the record to the commit of that epoch; None: it is not committed yet.
@@ -82,13 +62,7 @@ class OwnersChanged(msgspec.Struct, frozen=True, rename={"commit_delay_us": "aft
     commit_delay_us: int | None = None
 
 
-_RECENT_IN_JSON = {
-    "reaches_start": "all", "counts_since_applied": "since", "last_applied_n": "applied_n", "last_rows_n": "rows_n",
-    "owners_changed": "remade",
-}  # fmt: skip
-
-
-class QueryRecords(msgspec.Struct, frozen=True, rename=_RECENT_IN_JSON):
+class QueryRecords(msgspec.Struct, frozen=True):
     """What the newest records, at most `RECORDS_READ`, say of a query.
 
     `epochs`: the number of epochs among them. `reaches_start`: they include the first record of the log.
@@ -113,7 +87,7 @@ class QueryRecords(msgspec.Struct, frozen=True, rename=_RECENT_IN_JSON):
     letters_since_applied: int = 0
 
 
-class Facts(msgspec.Struct, frozen=True, rename={"recent": "tail", "upstream": "behind"}):
+class Facts(msgspec.Struct, frozen=True):
     """All that is known of a query as of record `n`; times in µs of event time.
 
     A stateless query waits for nothing, so it has no watermark and no row is due. For a join, `stream` is the one with

@@ -1,4 +1,4 @@
-"""The report of `millpond why`, and its text: bars for the fates of events, a line of event time, and the causes."""
+"""The report of `millpond why` and its text: bars for the fates of events, a line of event time, and the causes."""
 
 from __future__ import annotations
 
@@ -10,23 +10,18 @@ import msgspec
 
 from millpond.clock import utc
 from millpond.control.diagnose.facts import Facts
+from millpond.control.diagnose.why_message import WIDEST, Cause, WhyShown, WindowShown
 from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.plan.explain.join_text import join_text
 from millpond.plan.explain.words import grouping_text, waiting_text, window_text
 from millpond.reconfigure.inner_reports import relabelled
+from millpond.runtime.fold.next_due import Due
 
-_WIDTH, _NARROW = 100, 60
+_NARROWEST = 60
 _BAR = 40
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
-
-
-class Cause(msgspec.Struct, frozen=True):
-    """One reason with its stable `code`, and what to do about it."""
-
-    code: str
-    text: str
 
 
 class Why(msgspec.Struct, frozen=True):
@@ -46,10 +41,26 @@ class Why(msgspec.Struct, frozen=True):
         """How a notebook shows the reasons: as `millpond why` does."""
         return f"<pre>{escape(str(self))}</pre>"
 
+    def shown(self, width: int = WIDEST) -> WhyShown:
+        """The report as plain fields; `width`: see `draw`."""
+        facts, recent = self.facts, self.facts.recent
+        return WhyShown(
+            facts.query.name, facts.n, draw(self, width), self.causes, _computes(facts), facts.query.sink.format,
+            recent.counts, recent.counts_since_applied, recent.epochs, recent.reaches_start, recent.at_us,
+            recent.last_applied_n, recent.last_rows_n, facts.newest_us, facts.watermark_us, facts.partitions,
+            _window(facts.due), _window(facts.first), facts.complete_us, facts.quarantined or None,
+            facts.failure or None, facts.running, facts.sink_n, facts.errors, dict(facts.upstream),
+            dict(facts.dead_letters), dict(facts.dead_reasons),
+        )  # fmt: skip
 
-def draw(why: Why, width: int = _WIDTH) -> str:
+
+def _window(due: Due | None) -> WindowShown | None:
+    return None if due is None else WindowShown(*due)
+
+
+def draw(why: Why, width: int = WIDEST) -> str:
     """The report as text of at most `width` columns (60 to 100); only long names may exceed it."""
-    facts, width = why.facts, min(_WIDTH, max(_NARROW, width))
+    facts, width = why.facts, min(WIDEST, max(_NARROWEST, width))
     lines = [*_wrapped(_title(facts), width), *_committed(facts), "", *_funnel(facts, min(_BAR, width - 27)), ""]
     lines += [*_timeline(facts, width), *_partitions(facts), ""]
     for cause in why.causes:
@@ -72,9 +83,11 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _title(facts: Facts) -> str:
-    query = facts.query
-    computes = relabelled(computation_text(query), dict(facts.labels))
-    return f"{query.name}: {computes}, to {query.sink.format}, as of record {facts.n}"
+    return f"{facts.query.name}: {_computes(facts)}, to {facts.query.sink.format}, as of record {facts.n}"
+
+
+def _computes(facts: Facts) -> str:
+    return relabelled(computation_text(facts.query), dict(facts.labels))
 
 
 def _committed(facts: Facts) -> Iterator[str]:

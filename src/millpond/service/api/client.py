@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 import httpx
 import msgspec
 
+from millpond.control.diagnose.why_message import WIDEST, WhyShown
 from millpond.errors import AccessError, MillpondError, NotServingError, RequestError, SetupError, of_code
 from millpond.runtime.inspect.timeline import KEPT, Trace
 from millpond.service.api.certificates import certificate_error, trusted_context, untrusting_context
@@ -146,6 +147,13 @@ class Client:
     def diff(self, name: str) -> Differs:
         """How the rows of a query and its shadow differ."""
         return self._get(f"queries/{_segment(name)}/diff", Differs)
+
+    def why(self, name: str, *, width: int = WIDEST) -> WhyShown:
+        """Why a query emits no rows, with the facts; `print` shows it as `millpond why` does.
+
+        `width`: the most columns of its text, 60 to 100.
+        """
+        return self._get(f"queries/{_segment(name)}/why", WhyShown, {"width": width})
 
     def params(self) -> Listed[Parameter]:
         """The live parameters in force, by name."""

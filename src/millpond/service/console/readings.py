@@ -11,13 +11,11 @@ from nicegui import Event as Signal
 from starlette.concurrency import run_in_threadpool
 
 from millpond.clock import cpu_us, lap_us
-from millpond.control.diagnose.causes import explain_why
-from millpond.control.diagnose.facts import find_facts
-from millpond.control.diagnose.why_report import draw
+from millpond.control.diagnose.why_message import WIDEST
 from millpond.errors import NotServingError, RequestError, StoreError
 from millpond.model.spec import PondSpec
 from millpond.runtime.inspect.timeline import KEPT
-from millpond.service.api.messages import Event, QueryShown, failure_text
+from millpond.service.api.messages import Event, QueryShown
 from millpond.service.server.hosted_pond import HostedPond
 from millpond.service.server.log_reader import LogReader
 from millpond.service.server.row_stream import RowStream
@@ -107,10 +105,7 @@ class Readings:
 
     def why(self, name: str) -> str:
         """Why a query emits no rows, as `millpond why` reports it."""
-        found = self._reader.now()
-        if found is None:
-            raise RequestError("The pond has no query yet.", "Add one.")
-        return draw(explain_why(find_facts(*found, name, failure=failure_text(self.verbs.status().failure))))
+        return self.verbs.why(name, WIDEST).text
 
     def spec(self) -> PondSpec | None:
         """The streams and queries in force; None: the pond has no query yet."""

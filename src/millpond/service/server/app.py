@@ -15,6 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import StreamingResponse
 
+from millpond.control.diagnose.why_message import WIDEST, WhyShown
 from millpond.errors import (
     AccessError,
     BusyError,
@@ -116,6 +117,7 @@ def make_app(verbs: HostedPond, rows: RowStream, exposition: Callable[[str], tup
     """The HTTP application of a pond; run it behind a `Guard`. `exposition`: see `Metrics.exposition`."""
     app = FastAPI(title="Millpond", version=VERSION, docs_url=None, redoc_url=None, redirect_slashes=False)
     _show(app, verbs)
+    _show_query(app, verbs)
     _change(app, verbs)
     _parameters(app, verbs)
     _exchange(app, verbs, rows)
@@ -200,17 +202,6 @@ def _show(app: FastAPI, verbs: HostedPond) -> None:
     def queries() -> Response:
         return _answered(verbs.queries())
 
-    @app.get("/v1/queries/{name}", **_doc(QueryShown), summary="A query")
-    def query(name: str) -> Response:
-        found = next((one for one in verbs.queries() if one.name == name), None)
-        if found is None:
-            raise Missing(f"There is no query {name[:80]!r}.", "`millpond list` lists them, and GET /v1/queries.")
-        return _answered(found)
-
-    @app.get("/v1/queries/{name}/diff", **_doc(Differs), summary="How the rows of a query and its shadow differ")
-    def diff(name: str) -> Response:
-        return _answered(verbs.diff(named(name)))
-
     @app.get(
         "/v1/functions",
         **_doc(list[FunctionShown]),
@@ -240,6 +231,28 @@ def _show(app: FastAPI, verbs: HostedPond) -> None:
     @app.get("/v1/placement", **_doc(Placed), summary="Where the buckets of served rows are")
     def placement() -> Response:
         return _answered(verbs.placement())
+
+
+def _show_query(app: FastAPI, verbs: HostedPond) -> None:
+    """Add the routes that describe one query."""
+
+    @app.get("/v1/queries/{name}", **_doc(QueryShown), summary="A query")
+    def query(name: str) -> Response:
+        found = next((one for one in verbs.queries() if one.name == name), None)
+        if found is None:
+            raise Missing(f"There is no query {name[:80]!r}.", "`millpond list` lists them, and GET /v1/queries.")
+        return _answered(found)
+
+    @app.get("/v1/queries/{name}/diff", **_doc(Differs), summary="How the rows of a query and its shadow differ")
+    def diff(name: str) -> Response:
+        return _answered(verbs.diff(named(name)))
+
+    @app.get("/v1/queries/{name}/why", **_doc(WhyShown), summary="Why a query emits no rows")
+    def why(
+        name: str,
+        width: Annotated[int, Query(description="The most columns of the text, 60 to 100.")] = WIDEST,
+    ) -> Response:
+        return _answered(verbs.why(named(name), width))
 
 
 def _change(app: FastAPI, verbs: HostedPond) -> None:

@@ -1,7 +1,7 @@
 """The operations of the HTTP service on a pond, one method each.
 
-Health, status, streams, queries, parameters and history are read from the log, and work in every process. Every other
-method needs this process to lead, or raises NotServingError.
+Health, status, streams, queries, why, parameters and history are read from the log, and work in every process. Every
+other method needs this process to lead, or raises NotServingError.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from millpond.connections import offered, offered_target
+from millpond.control.diagnose.causes import explain_why
 from millpond.control.diagnose.dead_letters import (
     StreamLetters,
     left_out_line,
@@ -26,11 +27,14 @@ from millpond.control.diagnose.dead_letters import (
     stream_letters,
     unsent,
 )
+from millpond.control.diagnose.facts import find_facts
+from millpond.control.diagnose.why_message import WhyShown
 from millpond.control.pond.pond import Pond
 from millpond.control.pond.report import QUERY
 from millpond.control.wiring.pond_reader import key_columns, served_query
 from millpond.errors import ChangeRefused, NotServingError, RequestError
 from millpond.followers.prune import PruneFollower
+from millpond.followers.runner import FollowerStatus
 from millpond.followers.sinks.kinds import KINDS, remote_names, sink_kind
 from millpond.model.endpoints import NOWHERE, Sink
 from millpond.placement.moves import buckets_moving, maps_in
@@ -66,6 +70,7 @@ from millpond.service.api.messages import (
     StreamShown,
     Value,
     Version,
+    failure_text,
 )
 from millpond.service.api.service_files import Places
 from millpond.service.server.gauges import Gauges
@@ -93,7 +98,7 @@ class HostedPond:
 
     Raises:
         NotServingError: this process does not lead; by all methods except `health`, `status`, `streams`, `queries`,
-            `parameters` and `history`.
+            `why`, `parameters` and `history`.
         MillpondError: the operation fails, or is refused; by any method.
     """
 
@@ -151,6 +156,17 @@ class HostedPond:
             found = self._pond().costs().items()
             costs = {name: {field: getattr(cost, field) for field in _COSTS} for name, cost in found}
         return self._reader.queries(lambda name: gauges.counts(name) | costs.get(name, {}))
+
+    def why(self, name: str, width: int) -> WhyShown:
+        """Why a query emits no rows, with a text of at most `width` columns."""
+        found = self._reader.now()
+        if found is None:
+            raise RequestError("The pond has no query yet.", "Add one.")
+        followers: Sequence[FollowerStatus] = ()
+        with suppress(NotServingError):
+            followers = self._pond().status()
+        facts = find_facts(*found, name, followers, failure_text(self._supervisor.failure))
+        return explain_why(facts).shown(width)
 
     def parameters(self) -> list[Parameter]:
         """The live parameters in force."""

@@ -24,6 +24,7 @@ from millpond.service.terminal.parse_arguments import selected
 from millpond.service.terminal.serve_arguments import Range, Target, host_and_port, policy_of
 from millpond.service.terminal.text import (
     change_lines,
+    columns,
     diff_lines,
     event_line,
     folded,
@@ -36,6 +37,7 @@ from millpond.service.terminal.text import (
 from millpond.version import install
 
 if TYPE_CHECKING:
+    from millpond.control.diagnose.why_message import WhyShown
     from millpond.service.api.client import Client
     from millpond.service.server.serve_process import OpenConsole
 
@@ -96,6 +98,8 @@ StateTtl = Annotated[
 ]
 
 _LOOK_SECONDS = 2.0
+_WHY_SECONDS = 5.0
+"""The longest time until a service says why; then the folder of the pond is read."""
 
 
 def run_service(
@@ -126,7 +130,9 @@ def run_service(
     serve(options, web, say, endpoint.running, open_console, f"{host}:{endpoint.port}")
 
 
-def client(folder: Path | None, url: str | None, token: str | None, trusted: Path | None) -> Client:
+def client(
+    folder: Path | None, url: str | None, token: str | None, trusted: Path | None, timeout: float = 60.0
+) -> Client:  # fmt: skip
     """The client for the options of a command.
 
     Raises:
@@ -136,7 +142,7 @@ def client(folder: Path | None, url: str | None, token: str | None, trusted: Pat
         from millpond.service.api.client import Client
     except ModuleNotFoundError as error:
         raise _missing(error) from error
-    return Client.of(folder, url=url, token=token, certificate=trusted)
+    return Client.of(folder, url=url, token=token, certificate=trusted, timeout=timeout)
 
 
 def look_up(pond: Client, query: str, key: list[str]) -> tuple[int, dict[str, Any] | None]:
@@ -145,6 +151,13 @@ def look_up(pond: Client, query: str, key: list[str]) -> tuple[int, dict[str, An
         found = pond.lookup(query, *key)
     row = None if found.row is None else {"row": found.row, "window": found.window_us, "epoch": found.epoch}
     return found.as_of, row
+
+
+def sent_why(folder: Path, token: str | None, trusted: Path | None, query: str) -> WhyShown | None:
+    """Why a query emits no rows, by the service of a folder; None: there is none, or it does not respond."""
+    with suppress(MillpondError), client(folder, None, token, trusted, _WHY_SECONDS) as pond:
+        return pond.why(query, width=columns())
+    return None
 
 
 def add_verbs(app: typer.Typer) -> None:

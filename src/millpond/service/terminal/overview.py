@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import typer
@@ -16,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from millpond.clock import utc
-from millpond.errors import MillpondError
 from millpond.formats.escapes import printable
 from millpond.model.endpoints import READ
 from millpond.plan.explain.amounts import about, backlog, remaining_text
@@ -118,19 +115,6 @@ def _numbers(status: Status, placed: Placed | None) -> Table:
         again = f"Try {failure.failures + 1} in {failure.retry_in_s:.0f} s."
         table.add_row("failure", printable(f"{failure_text(failure)} {again}"))
     return table
-
-
-_FAILURE_SECONDS = 5.0
-
-
-def current_failure(folder: Path) -> str:
-    """The error because of which the service of a pond commits no epoch now; empty if none, or no service is found."""
-    with suppress(MillpondError, ImportError):
-        from millpond.service.api.client import Client
-
-        with Client.of(folder, timeout=_FAILURE_SECONDS) as pond:
-            return failure_text(pond.status().failure)
-    return ""
 
 
 class _Column(NamedTuple):

@@ -18,13 +18,12 @@ from kit.simulator.changing_pond import ChangingPond
 from millpond.control.diagnose.causes import explain_why
 from millpond.control.diagnose.facts import (
     Facts,
-    OwnersChanged,
-    QueryFates,
     QueryRecords,
     find_facts,
     is_running,
     newest_time,
 )
+from millpond.control.diagnose.why_message import QueryFates, WhyShown, WindowShown
 from millpond.control.diagnose.why_report import Why, draw
 from millpond.control.wiring.pond_reader import read_truth
 from millpond.control.wiring.stores_and_followers import section_reader
@@ -447,19 +446,21 @@ def test_a_driver_that_has_ended_is_reported(folder: Path) -> None:
     assert str(ended.pid) in causes[1].text
 
 
-def test_the_names_of_the_facts_in_json_stay(folder: Path) -> None:
+def test_the_report_is_sent_as_plain_fields(folder: Path) -> None:
     bench = Bench(folder, query())
-    bench.events([1])
-    changed = OwnersChanged(1, "2 instances", 5)
-    facts = msgspec.to_builtins(
-        replace(bench.facts(), recent=QueryRecords(1, True, QueryFates(), QueryFates(), 1, owners_changed=changed))
-    )
-    assert {"tail", "behind", "first", "complete_us"} <= facts.keys()
-    assert [*facts["tail"]] == [
-        "epochs", "all", "counts", "since", "applied_n", "at_us", "rows_n", "host", "pid", "remade",
-        "letters", "letters_since_applied",
-    ]  # fmt: skip
-    assert facts["tail"]["remade"] == {"n": 1, "why": "2 instances", "after_us": 5}
+    bench.events([1, 12, 3])
+    why = bench.why()
+    shown = why.shown(80)
+    assert msgspec.json.decode(msgspec.json.encode(shown), type=WhyShown) == shown
+    assert (shown.text, str(shown), shown.causes) == (draw(why, 80), draw(why, 80), why.causes)
+    assert shown.text.split(", to ")[0].replace("\n ", "") == f"{shown.query}: {shown.computes}"
+    assert (shown.query, shown.sink, shown.record, shown.epochs, shown.reaches_start) == ("q", "console", 1, 1, True)
+    assert shown.counts == QueryFates(3, 3) == why.facts.recent.counts
+    assert shown.due == WindowShown(0, 10 * SECOND, 15 * SECOND) and shown.newest_us == 12 * SECOND
+    assert [why.facts.quarantined, why.facts.failure] == ["", ""] and shown.quarantined is shown.failure is None
+    failing = explain_why(replace(why.facts, failure="[MP-STORE] It vanished.", quarantined="[MP-OVERFLOW] v")).shown()
+    assert (failing.failure, failing.quarantined) == ("[MP-STORE] It vanished.", "[MP-OVERFLOW] v")
+    assert "<pre>q: " in failing._repr_html_()
 
 
 def test_only_a_process_of_this_host_is_looked_for() -> None:

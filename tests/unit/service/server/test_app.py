@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from millpond.control.diagnose.why_message import Cause, QueryFates, WhyShown
 from millpond.errors import (
     ChangeRefused,
     CorruptError,
@@ -121,6 +122,11 @@ class Fake:
 
     def diff(self, name: str) -> Differs:
         return Differs(3, 2, 1, 0, ("x",))
+
+    def why(self, name: str, width: int) -> WhyShown:
+        self._did("why", name, width)
+        causes = (Cause("window-open", "It waits."),)
+        return WhyShown(name, 9, "It waits.\n", causes, "tx by c", "noop", QueryFates(3, 3), QueryFates(), 2, True)
 
     def add(self, body: NewQuery, who: str, dry_run: bool) -> Changed | Priced:
         self._did("add", body, who, dry_run)
@@ -245,6 +251,9 @@ def test_the_client_reads_what_the_pond_answers(bench: Bench) -> None:
     assert [one[1] for one in fake.calls if one[0] == "functions"] == [False, True, False]
     assert client.placement() == fake.placement()
     assert client.diff("spend") == fake.diff("spend")
+    found = client.why("spend", width=80)
+    assert str(found) == "It waits.\n" and fake.calls[-1] == ("why", "spend", 80)
+    assert found == client.why("spend") and fake.calls[-1] == ("why", "spend", 100)
     assert client.table("spend") == ROWS
     flat = client.table("spend", flat_windows=True).to_pylist()
     assert flat == [{"total": Decimal("3.50"), "w_start": TIMES["start"], "w_end": TIMES["end"]}]

@@ -18,7 +18,7 @@ from kit.simulator.changing_pond import ChangingPond
 from millpond.connections import VARIABLE
 from millpond.control.diagnose.dead_letters import Kind, Unsent, left_out_line, repeated_line
 from millpond.control.pond.problems import Problem
-from millpond.errors import ChangeRefused, NotServingError, QueryRefused, RequestError
+from millpond.errors import ChangeRefused, NotServingError, QueryRefused, QueryTypeError, RequestError
 from millpond.followers.runner import FollowerStatus
 from millpond.followers.sinks.folder import MARKER_NAME, Marker
 from millpond.followers.sinks.kafka_publisher import Publisher
@@ -34,7 +34,7 @@ from millpond.model.stream import DEAD_LETTER, Field, Malformed, Retention, Stre
 from millpond.model.windows import Sliding
 from millpond.reconfigure.changes import Add, Alter, SetParameter, Shadow
 from millpond.runtime.packets.row_batches import dead_letters_of, timeless_reason
-from millpond.service.api.messages import Changed, Priced, Replay, Retained, SourceShown, Value
+from millpond.service.api.messages import Changed, Failure, Priced, Replay, Retained, SourceShown, Value
 from millpond.service.api.service_files import Places
 from millpond.service.server.gauges import Gauges
 from millpond.service.server.hosted_pond import HostedPond
@@ -62,12 +62,12 @@ class Bench:
         self.pond = ChangingPond(folder, [TX], [counting("one", "SELECT 1")], 1, 4)
         self.leader: Any = None
         self.stalled = False
-        supervisor: Any = SimpleNamespace(
+        self.supervisor: Any = SimpleNamespace(
             role="standby", starting_s=None, took_over_s=None, failure=None, leading=self._leading,
             stalled=lambda: self.stalled,
         )  # fmt: skip
         gauges = Gauges()
-        self.hosted = HostedPond(supervisor, LogReader(folder), lambda: gauges, Places(folder))
+        self.hosted = HostedPond(self.supervisor, LogReader(folder), lambda: gauges, Places(folder))
 
     def _leading(self) -> Any:
         if self.leader is None:
@@ -83,6 +83,22 @@ def bench(tmp_path: Path) -> Bench:
 def test_a_stream_says_what_it_retains(bench: Bench) -> None:
     (stream,) = bench.hosted.streams()
     assert stream.retain == Retained(7 * 24 * HOUR, HOUR, 0, ("v",))
+
+
+def test_why_has_what_the_log_the_sinks_and_the_service_say(bench: Bench) -> None:
+    bench.pond.epoch({"tx": [pa.table({"ts": pa.array([1], pa.int64()), "v": pa.array([1], pa.int64())})]})
+    of_standby = bench.hosted.why("one", 80)
+    assert of_standby.causes[0].code == "window-open" and (of_standby.counts.applied, of_standby.sink_errors) == (1, ())
+    assert max(map(len, of_standby.text.splitlines())) <= 80 < max(
+        map(len, bench.hosted.why("one", 100).text.splitlines())
+    )
+    bench.leader = SimpleNamespace(status=lambda: [FollowerStatus("sink:one", 0, 1, error="It is full.")])
+    bench.supervisor.failure = Failure("MP-STORE", "It vanished.", "Mend it.", 1, 0.5)
+    found = bench.hosted.why("one", 80)
+    assert found.sink_errors == ("sink:one: It is full.",) and found.failure == "[MP-STORE] It vanished. Mend it."
+    assert [cause.code for cause in found.causes][:2] == ["failing", "sink-behind"]
+    with pytest.raises(QueryTypeError, match="The pond has no query 'two'"):
+        bench.hosted.why("two", 80)
 
 
 def test_queries_are_counted_as_they_are_listed(bench: Bench) -> None:

@@ -21,7 +21,8 @@ from typer.testing import CliRunner
 
 from kit.simulator.changing_pond import ChangingPond
 from millpond.cli import app
-from millpond.errors import ForeignPondError, RequestError, SetupError
+from millpond.control.diagnose.why_message import Cause, QueryFates, WhyShown
+from millpond.errors import ForeignPondError, MillpondError, NotServingError, RequestError, SetupError
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
@@ -39,7 +40,7 @@ from millpond.service.api.messages import (
     Status,
     check_sink_names,
 )
-from millpond.service.api.service_files import Leader, Places, only_pond
+from millpond.service.api.service_files import URL_VARIABLE, Leader, Places, only_pond
 from millpond.service.server.leadership import LeadershipHints
 from millpond.service.terminal import commands
 from millpond.service.terminal.command_groups import GROUPS, GroupedCommands
@@ -71,12 +72,38 @@ def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_why_and_explain_find_the_only_pond(only: Path) -> None:
     why = CliRunner().invoke(app, ["why", "spend", "--json"])
     assert why.exit_code == 0, why.exception
-    assert json.loads(why.output)["facts"]["query"]["name"] == "spend"
+    assert json.loads(why.output)["query"] == "spend"
     explained = CliRunner().invoke(app, ["explain"])
     assert explained.exit_code == 0, explained.exception
     assert "1 query in 1 group over 1 stream" in explained.output
     assert "measured as of record 3, over the last 3 epochs" in explained.output
     assert max(map(len, explained.output.splitlines())) > 80, "lines are wrapped in a terminal only"
+
+
+def test_why_is_sent_by_the_service_if_one_responds(only: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def served(folder: Path | None, url: str | None, *_: object) -> Any:
+        def why(name: str, width: int) -> WhyShown:
+            requests.append((folder, url, name, width))
+            if refusal is not None:
+                raise refusal
+            causes = (Cause("window-open", "It waits."),)
+            return WhyShown(name, 9, "It waits.\n", causes, "tx", "noop", QueryFates(), QueryFates(), 0, True)
+
+        return nullcontext(SimpleNamespace(why=why))
+
+    requests: list[tuple[Any, ...]] = []
+    refusal: MillpondError | None = None
+    monkeypatch.setattr(commands, "client", served)
+    assert CliRunner().invoke(app, ["why", "spend"]).stdout == "It waits.\n"
+    assert CliRunner().invoke(app, ["why", "spend", "--url", "http://a:1"]).stdout == "It waits.\n"
+    monkeypatch.setenv(URL_VARIABLE, "http://b:1")
+    assert json.loads(CliRunner().invoke(app, ["why", "spend", "--json"]).stdout)["text"] == "It waits.\n"
+    asked = [(None, "http://a:1", "spend", 80), (None, "http://b:1", "spend", 80)]
+    assert requests == [(Path("tx.pond"), None, "spend", 80), *asked]
+    refusal = NotServingError("Nobody answers.", "Start it.")
+    assert CliRunner().invoke(app, ["why", "spend"]).exception is refusal
+    read = CliRunner().invoke(app, ["why", "spend", "--checkpoint", "tx.pond"])
+    assert read.stdout.startswith("spend: tx by c, "), "the folder says so, too"
 
 
 def test_autoscale_finds_the_only_pond(only: Path) -> None:
