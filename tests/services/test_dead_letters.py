@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import getpass
 import json
 import os
+import re
 import subprocess
 import sys
 import uuid
@@ -20,7 +22,7 @@ from kit.servers.kafka_server import KafkaServer
 from millpond.cli import app
 from millpond.connections import VARIABLE
 from millpond.control.diagnose import dead_letters
-from millpond.control.diagnose.dead_letters import replay
+from millpond.control.diagnose.dead_letters import kinds, replay
 from millpond.errors import ForeignPondError, RequestError, StoreError
 from millpond.followers.sinks import kafka_publisher
 from millpond.followers.sinks.folder import MARKER_NAME, Marker
@@ -89,6 +91,14 @@ def test_they_are_sent_again_once(kafka_server: KafkaServer, tmp_path: Path, mon
     output = CliRunner().invoke(app, ["dlq", "replay", str(folder)]).output
     assert output.splitlines() == [*NOTES, "2 sent."]
     assert replay(folder, "test", None).sent == 0
+    listed = CliRunner().invoke(app, ["dlq", "list", str(folder)]).output.splitlines()
+    assert len(listed) == 2 and all(re.search(rf"  sent 20\S+ \S+Z by {getpass.getuser()}$", line) for line in listed)
+    assert CliRunner().invoke(app, ["dlq", "list", str(folder), "--pending"]).output == "There are none."
+    for name in folder.glob("_replay-*"):  # as if the replay had been killed before it could record itself
+        name.unlink()
+    assert {kind.sent for kind in kinds(folder)} == {()}
+    assert replay(folder, "test", None, who="eve").sent == 0
+    assert [[(one.who, one.recorded) for one in kind.sent] for kind in kinds(folder)] == [[("", False)]] * 2
     write(folder, 12, topic, [b"\xff"])
     assert replay(folder, None, None).sent == 1
     found = kafka_server.read(topic)
@@ -96,6 +106,8 @@ def test_they_are_sent_again_once(kafka_server: KafkaServer, tmp_path: Path, mon
     assert found[0].headers == {"millpond-replay": f"{topic}-1@30".encode()}
     assert replay(folder, None, f"{topic}-other").sent == 3
     assert len(kafka_server.read(f"{topic}-other")) == 3
+    assert {tuple(one.topic for one in kind.sent) for kind in kinds(folder)} == {(None, f"{topic}-other")}
+    assert {one.who for kind in kinds(folder) for one in kind.sent if one.topic} == {""}
     monkeypatch.setattr(kafka_publisher, "SECONDS", 4.0)
     monkeypatch.setattr(kafka_publisher, "_UNKNOWN_TOPIC_MS", 1_000)
     with pytest.raises(StoreError, match="Unknown topic") as error:
@@ -122,6 +134,9 @@ def test_letters_of_one_reason_are_sent_once_and_a_dry_run_sends_nothing(
     assert printed("--dry-run") == [parse, value, "3 would be sent."]
     assert printed("--dry-run", "--reason", "NO value") == [value, "1 would be sent."]
     assert printed("--reason", "no value") == ["1 sent."]
+    assert [kind.reason for kind in kinds(folder) if not kind.sent] == ["the value does not parse"]
+    pending = CliRunner().invoke(app, ["dlq", "show", str(folder), "--pending"]).output.splitlines()
+    assert pending[1::2] == ["  [", "  {"] and not any("no value" in line for line in pending)
     assert printed("--dry-run") == [parse, "2 would be sent."]
     assert printed("--reason", "no value") == ["0 sent."]
     with pytest.raises(RequestError, match="No dead letter has a reason with 'typo'"):

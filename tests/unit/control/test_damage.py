@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from kit.simulator.changing_pond import ChangingPond
-from millpond.control.diagnose.dead_letters import LetterFolder
+from millpond.control.diagnose.letter_folder import LetterFolder
 from millpond.control.pond.function_file import VARIABLE, declared_functions
 from millpond.control.wiring.truth import open_truth
 from millpond.errors import MillpondError

@@ -14,22 +14,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from millpond.clock import moment_us, utc
-from millpond.connections import check_target
+from millpond.connections import check_target, connection
 from millpond.control.checks.input_files import options_of
+from millpond.control.diagnose.letter_folder import LetterFolder
+from millpond.control.diagnose.letter_message import LetterKind, Sending
+from millpond.control.diagnose.replay_journal import Journal, record
 from millpond.errors import AheadError, ForeignPondError, PlaceError, RequestError, SetupError, StoreError
-from millpond.followers.part_folders import PartFolder, part_folder
-from millpond.followers.sinks.folder import MARKER_NAME, Marker
 from millpond.followers.sinks.kinds import sink_path
 from millpond.formats.escapes import printable
 from millpond.formats.malformed_reasons import misfit_text
 from millpond.log.cursor import Cursor
-from millpond.log.locations.address import Address, address_of
-from millpond.log.port import numbered_name
 from millpond.model.spec import PondSpec
-from millpond.runtime.packets.row_batches import dead_letters_of, is_timeless
+from millpond.runtime.packets.row_batches import is_timeless
 from millpond.version import install
 
 if TYPE_CHECKING:
@@ -45,72 +43,8 @@ _NEWEST_FILES = 100
 """The number of newest files of which `newest_reasons` counts the letters."""
 
 
-class Kind(NamedTuple):
-    """The dead letters of one topic and reason: their number, and the times of the first and the last."""
-
-    topic: str
-    reason: str
-    letters: int
-    first: str
-    last: str
-
-
-class LetterFolder(NamedTuple):
-    """A folder of dead letters, and the marker that names their stream."""
-
-    address: Address
-    folder: PartFolder
-    marker: Marker
-
-    @classmethod
-    def of(cls, given: Path) -> LetterFolder:
-        """The folder at a path or an address.
-
-        Raises:
-            ForeignPondError: it holds no dead letters.
-            PlaceError: it cannot be read.
-        """
-        address = address_of(given, "The folder of dead letters")
-        folder = part_folder(address, make=False)
-        content = folder.read(MARKER_NAME)
-        if content is None:
-            what = f"{address} holds no dead letters: it has no file {MARKER_NAME}."
-            raise ForeignPondError(what, "Name what 'dead.path' names, or wait for the first dead letter.")
-        try:
-            marker = msgspec.json.decode(content, type=Marker)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            what = f"{address} holds no dead letters, by its file {MARKER_NAME}: {error}."
-            raise ForeignPondError(what, "Name what 'dead.path' names, or restore that file.") from error
-        if not marker.query.startswith(dead_letters_of("")):
-            raise ForeignPondError(f"{address} holds rows of {marker.query}.", "Name what 'dead.path' names.")
-        return cls(address, folder, marker)
-
-    def parts(
-        self, columns: Sequence[str] | None = None, *, newest_first: bool = False
-    ) -> Iterator[tuple[int, pa.Table]]:
-        """The dead letters of each record of the log, by its number, in order; all columns, or those given.
-
-        Raises:
-            PlaceError: a file cannot be read.
-        """
-        for name in sorted(self.folder.names(), reverse=newest_first):
-            if name.startswith("part-") and name.endswith(".parquet"):
-                n = int(name.removeprefix("part-").removesuffix(".parquet"))
-                try:
-                    # `read_table` reads with threads of a dataset, which may abort a process that then ends
-                    yield n, pq.ParquetFile(pa.BufferReader(self.content(n))).read(columns, use_threads=False)
-                except pa.ArrowException as error:
-                    raise PlaceError(
-                        f"{self.address}/{name} cannot be read: {error}.", "Restore it from a copy."
-                    ) from error
-
-    def content(self, n: int) -> bytes:
-        """The file of the dead letters of record `n`."""
-        return self.folder.read(f"part-{numbered_name(n)}.parquet") or b""
-
-
 class StreamLetters(NamedTuple):
-    """The dead letters of one stream: where they are kept, their kinds, and lines on the newest ones.
+    """The dead letters of one stream: where they are kept, and their kinds.
 
     `connection`: that of the stream's topics; None: the only one.
     """
@@ -118,8 +52,7 @@ class StreamLetters(NamedTuple):
     stream: str
     folder: Path
     connection: str | None
-    kinds: tuple[Kind, ...]
-    newest: tuple[str, ...]
+    kinds: tuple[LetterKind, ...]
 
     def check(self) -> None:
         """Check that requests over the network may send them again.
@@ -129,6 +62,10 @@ class StreamLetters(NamedTuple):
         """
         for topic in sorted({kind.topic for kind in self.kinds}):
             check_target("kafka", self.connection, topic)
+
+    def newest(self, reason: str | None = None, *, pending: bool = False) -> list[str]:
+        """Lines on the newest ones, see `lines`."""
+        return [*lines(self.folder, _NEWEST, reason, pending=pending)] if self.kinds else []
 
 
 def stream_letters(spec: PondSpec) -> Iterator[StreamLetters]:
@@ -142,28 +79,61 @@ def stream_letters(spec: PondSpec) -> Iterator[StreamLetters]:
             continue
         folder = Path(sink_path(sink, "The folder of dead letters"))
         try:
-            found, newest = tuple(kinds(folder)), tuple(lines(folder, _NEWEST))
+            found = tuple(kinds(folder))
         except ForeignPondError:  # no epoch has written a dead letter
-            found, newest = (), ()
-        yield StreamLetters(stream.name, folder, options_of(stream).get("connection"), found, newest)
+            found = ()
+        yield StreamLetters(stream.name, folder, options_of(stream).get("connection"), found)
 
 
-def kinds(folder: Path) -> list[Kind]:
+def kinds(folder: Path) -> list[LetterKind]:
     """The kinds of dead letters in a folder, the most frequent first.
 
     Raises:
-        ForeignPondError, PlaceError: as `LetterFolder`.
+        ForeignPondError, PlaceError: as `LetterFolder` and `Journal`.
     """
-    tables = [table for _, table in LetterFolder.of(folder).parts(["topic", "reason", "offset", "timestamp"])]
+    letters = LetterFolder.of(folder)
+    tables = [
+        table.append_column("n", pa.array([n] * len(table), pa.int64()))
+        for n, table in letters.parts(["topic", "reason", "timestamp"])
+    ]
     if not tables:
         return []
-    grouped = pa.concat_tables(tables).group_by(["topic", "reason"])
-    found = grouped.aggregate([("offset", "count"), ("timestamp", "min"), ("timestamp", "max")]).to_pylist()
+    grouped = pa.concat_tables(tables).group_by(["topic", "reason", "n"])
+    journal, found = Journal(letters), dict[tuple[str, str, tuple[Sending, ...]], _Group]()
+    for row in grouped.aggregate([([], "count_all"), ("timestamp", "min"), ("timestamp", "max")]).to_pylist():
+        kind = row["topic"], row["reason"], journal.sendings(row["n"], row["reason"])
+        of_record = _Group(row["count_all"], row["timestamp_min"], row["timestamp_max"])
+        found[kind] = found[kind].with_more(of_record) if kind in found else of_record
     rows = [
-        Kind(r["topic"], r["reason"], r["offset_count"], _time(r["timestamp_min"]), _time(r["timestamp_max"]))
-        for r in found
+        LetterKind(topic, reason, group.letters, _us(group.first), _us(group.last), sent)
+        for (topic, reason, sent), group in found.items()
     ]
-    return sorted(rows, key=lambda kind: (-kind.letters, kind.topic, kind.reason))
+    return sorted(rows, key=lambda kind: (-kind.letters, kind.topic, kind.reason, [one.at_us for one in kind.sent]))
+
+
+class _Group(NamedTuple):
+    """Letters of one kind, with the times of the first and the last."""
+
+    letters: int
+    first: datetime | None
+    last: datetime | None
+
+    def with_more(self, other: _Group) -> _Group:
+        times = [one for one in (*self[1:], *other[1:]) if one is not None]
+        return _Group(self.letters + other.letters, min(times, default=None), max(times, default=None))
+
+
+def sent_text(sent: Sequence[Sending]) -> str:
+    """Which replays have sent letters; empty if none has.
+
+    >>> sent_text([Sending(1_357_016_400_000_000, "ann"), Sending(1_357_016_460_000_000, "", "fixed", False)])
+    'sent 2013-01-01 05:00:00Z by ann; sent to fixed before 2013-01-01 05:01:00Z'
+    """
+    return "; ".join(
+        f"sent{f' to {one.topic}' if one.topic else ''} {'' if one.recorded else 'before '}{utc(one.at_us)}"
+        f"{f' by {one.who}' if one.who else ''}"
+        for one in sent
+    )
 
 
 def newest_reasons(folder: Path, after: int, later: int) -> tuple[Counter[str], Counter[str]]:
@@ -181,19 +151,32 @@ def newest_reasons(folder: Path, after: int, later: int) -> tuple[Counter[str], 
     return found, newer
 
 
-def lines(folder: Path, limit: int) -> Iterator[str]:
-    """The newest dead letters, the newest first, as text without control characters."""
-    shown = 0
-    for _, table in LetterFolder.of(folder).parts(newest_first=True):
+def lines(folder: Path, limit: int, reason: str | None = None, *, pending: bool = False) -> Iterator[str]:
+    """The newest dead letters, the newest first, as text without control characters.
+
+    `reason`: only those whose reason contains it. `pending`: only those that no replay has sent.
+    """
+    shown, letters = 0, LetterFolder.of(folder)
+    journal = Journal(letters)
+    for n, table in letters.parts(newest_first=True):
+        reasons = [one for one in table["reason"].unique().to_pylist() if _contains(one, reason)]
+        sent = {one: sent_text(journal.sendings(n, one)) for one in reasons}
+        chosen = [one for one in reasons if not (pending and sent[one])]
+        table = table.filter(pc.is_in(table["reason"], pa.array(chosen, table["reason"].type)))
         for row in reversed(table.slice(max(len(table) - limit, 0)).to_pylist()):
             if shown == limit:
                 return
             shown += 1
             text = misfit_text(row["reason"], row["value"])
             why = f"{row['reason']}: {text}" if text else row["reason"]
-            at = f"{row['topic']}-{row['partition']} at {row['offset']}, {_time(row['timestamp'])}"
-            yield printable(f"{at}: {why}")
+            at = f"{row['topic']}-{row['partition']} at {row['offset']}, {utc(_us(row['timestamp']))}"
+            marked = f" ({sent[row['reason']]})" if sent[row["reason"]] else ""
+            yield printable(f"{at}: {why}{marked}")
             yield f"  {printable(_text(row['value']))}"
+
+
+def _contains(reason: str, text: str | None) -> bool:
+    return text is None or text.lower() in reason.lower()
 
 
 class Unsent(NamedTuple):
@@ -216,23 +199,29 @@ class Replayed(NamedTuple):
 
 
 def replay(
-    folder: Path, connection: str | None, topic: str | None, reason: str | None = None, *, timeless: bool = False
-) -> Replayed:
+    folder: Path, connection: str | None, topic: str | None, reason: str | None = None, *, timeless: bool = False,
+    who: str = "",
+) -> Replayed:  # fmt: skip
     """Send the dead letters that were not sent before to their original topics, or to `topic`.
 
     The dead letters of one record of the log are sent in one transaction, so a crash repeats nothing. `reason`: send
     only letters whose reason is or contains this text; a later replay of all leaves them out. `timeless`: also send
-    events whose time does not compute. If not all are sent, there is one transaction per reason.
+    events whose time does not compute. If not all are sent, there is one transaction per reason. The folder records
+    what was sent, for lists, by whom (`who`).
 
     Raises:
         SetupError: the library for Kafka is missing, or the connection does not exist.
         StoreError: Kafka did not take them.
         RequestError: no letter has this reason.
+        PlaceError: they were sent, but the folder cannot record that.
     """
+    replays = _Replays(folder, connection, topic)
     try:
-        return _replay(_Replays(folder, connection, topic), reason, timeless)
+        return _replay(replays, reason, timeless)
     except StoreError as error:  # unlike a sink, a replay is not tried again by itself
         raise StoreError(error.what, "Mend this, and replay again: what was sent is not sent twice.") from error
+    finally:
+        replays.record(who)
 
 
 def _replay(replays: _Replays, reason: str | None, timeless: bool) -> Replayed:
@@ -303,12 +292,14 @@ class _Replays:
         self._make, self._message, self._any = Publisher, Message, ANY_PARTITION
         self._letters, self._connection, self._topic = LetterFolder.of(folder), connection, topic
         self._parts = [*self._letters.parts()]
+        self._floors: dict[str, int] = {}  # by reason, the last record whose letters earlier replays have sent
+        self._sent: dict[str, tuple[int, int]] = {}  # by reason, the records between which this one has sent letters
 
     def reasons(self, wanted: str | None, timeless: bool) -> tuple[list[str], list[str]]:
         """The reason that is this text, or those that contain it; those that are sent, and those that are left out."""
         known = sorted({reason for _, table in self._parts for reason in table["reason"].unique().to_pylist()})
         exact = [reason for reason in known if reason == wanted]
-        found = exact or [reason for reason in known if wanted is None or wanted.lower() in reason.lower()]
+        found = exact or [reason for reason in known if _contains(reason, wanted)]
         if known and not found:
             raise RequestError(f"No dead letter has a reason with {wanted!r}.", f"The reasons are: {'; '.join(known)}.")
         elsewhere = self._topic is not None and all(
@@ -348,7 +339,7 @@ class _Replays:
             AheadError: the pond has lost that record.
         """
         for n, _ in self._parts:
-            if n == done.n and done.mark not in ("", self._mark(n)):
+            if n == done.n and done.mark not in ("", self._letters.mark(n)):
                 raise AheadError(
                     f"Dead letters of record {n} in {self._letters.address} were sent to {self._target}, and now "
                     "differ: the pond has lost that record.",
@@ -361,11 +352,12 @@ class _Replays:
         for n, table in self._parts:
             reasons = pa.array([reason for reason, floor in floors.items() if n > floor], table["reason"].type)
             if rows := table.filter(pc.is_in(table["reason"], reasons)).to_pylist():
-                yield n, self._mark(n), rows
+                yield n, self._letters.mark(n), rows
 
     def send(self, publisher: Publisher, floors: Mapping[str, int]) -> int:
         """Send the pending letters by a connected publisher, and close it."""
         sent = 0
+        self._floors |= floors
         for n, mark, rows in self.pending(floors):
             publisher.begin(
                 self._message(
@@ -377,15 +369,32 @@ class _Replays:
             )  # fmt: skip
             publisher.commit(Cursor(n, mark))
             sent += len(rows)
+            self._sent |= {reason: (floors[reason], n) for reason in {row["reason"] for row in rows}}
         publisher.close()
         return sent
 
-    def _mark(self, n: int) -> str:
-        return f"{hashlib.sha256(self._letters.content(n)).hexdigest()} {self._letters.marker.pond}"
+    def record(self, who: str) -> None:
+        """Record in the folder what was sent, and what earlier replays have sent that could not record themselves."""
+        if not self._floors:
+            return
+        servers, journal = connection(self._connection).servers, Journal(self._letters)
+        missed = {
+            reason: (-1, floor) for reason, floor in self._floors.items()
+            if any(
+                n <= floor and reason in table["reason"].unique().to_pylist()
+                and not journal.covers(n, reason, self._topic, servers) for n, table in self._parts
+            )
+        }  # fmt: skip
+        try:
+            record(self._letters, "", self._topic, servers, missed, recorded=False)
+            record(self._letters, who, self._topic, servers, self._sent)
+        except PlaceError as error:
+            cure = "Let this user write to the folder, and replay again: that records them, and sends nothing twice."
+            raise PlaceError(f"Dead letters were sent, but this could not be recorded. {error.what}", cure) from error
 
 
-def _time(timestamp: datetime | None) -> str:
-    return utc(None if timestamp is None else moment_us(timestamp))
+def _us(timestamp: datetime | None) -> int | None:
+    return None if timestamp is None else moment_us(timestamp)
 
 
 def _text(value: bytes | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 import httpx
 import msgspec
 
+from millpond.control.diagnose.letter_message import LetterKind
 from millpond.control.diagnose.why_message import WIDEST, WhyShown
 from millpond.errors import AccessError, MillpondError, NotServingError, RequestError, SetupError, of_code
 from millpond.runtime.inspect.timeline import KEPT, Trace
@@ -48,6 +48,7 @@ from millpond.service.api.notebook import Listed
 from millpond.service.api.row_subscription import RowSubscription
 from millpond.service.api.service_files import TOKEN_VARIABLE, URL_VARIABLE, only_pond, places_of
 from millpond.service.api.sessions import Sessions
+from millpond.service.api.user_name import user_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,10 +81,8 @@ class Client:
         self, url: str, token: str, *, certificate: str | os.PathLike[str] | None = None, who: str | None = None,
         timeout: float = 60.0, transport: httpx.BaseTransport | None = None,
     ) -> None:  # fmt: skip
-        if who is None:
-            with suppress(KeyError, OSError):  # a process without a user's name
-                who = getpass.getuser()
-        headers = {"authorization": f"Bearer {token}", "millpond-who": (who or "").encode("ascii", "replace").decode()}
+        who = user_name() if who is None else who
+        headers = {"authorization": f"Bearer {token}", "millpond-who": who.encode("ascii", "replace").decode()}
         self._urls = [one.strip().rstrip("/") for one in url.split(",") if one.strip()] or [url]
         self.url = self._urls[0]
         self._found = len(self._urls) == 1
@@ -282,6 +281,14 @@ class Client:
         """Let a live parameter take its values from the rows of a query's newest window."""
         content = msgspec.json.encode(Feeds(query, column))
         return self._call("PUT", f"params/{_segment(name)}/feed", Changed, content=content)
+
+    def dead_letters(self, stream: str, *, pending: bool = False) -> Listed[LetterKind]:
+        """The number of dead letters of a stream by topic, reason and the replays that have sent them.
+
+        `pending`: only those that no replay has sent.
+        """
+        params: _Params = {"pending": "true"} if pending else {}
+        return Listed(self._get(f"streams/{_segment(stream)}/dead-letters", list[LetterKind], params))
 
     def replay(
         self, stream: str, *, reason: str | None = None, timeless: bool = False, dry_run: bool = False

@@ -15,6 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import StreamingResponse
 
+from millpond.control.diagnose.letter_message import LetterKind
 from millpond.control.diagnose.why_message import WIDEST, WhyShown
 from millpond.errors import (
     AccessError,
@@ -197,6 +198,16 @@ def _show(app: FastAPI, verbs: HostedPond) -> None:
     @app.get("/v1/streams", **_doc(list[StreamShown]), summary="The streams in force")
     def streams() -> Response:
         return _answered(verbs.streams())
+
+    @app.get(
+        "/v1/streams/{name}/dead-letters",
+        **_doc(list[LetterKind]),
+        summary="The number of dead letters by topic, reason and the replays that have sent them",
+    )
+    def dead_letters(
+        name: str, pending: Annotated[bool, Query(description="Leave out those that a replay has sent.")] = False
+    ) -> Response:
+        return _answered(verbs.letters(named(name), pending))
 
     @app.get("/v1/queries", **_doc(list[QueryShown]), summary="The queries in force")
     def queries() -> Response:

@@ -1,7 +1,7 @@
 """The operations of the HTTP service on a pond, one method each.
 
-Health, status, streams, queries, why, parameters and history are read from the log, and work in every process. Every
-other method needs this process to lead, or raises NotServingError.
+Health, status, streams, queries, why, parameters, history and the list of dead letters are read from the log and
+folders, and work in every process. Every other method needs this process to lead, or raises NotServingError.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from millpond.control.diagnose.dead_letters import (
     unsent,
 )
 from millpond.control.diagnose.facts import find_facts
+from millpond.control.diagnose.letter_message import LetterKind
 from millpond.control.diagnose.why_message import WhyShown
 from millpond.control.pond.pond import Pond
 from millpond.control.pond.report import QUERY
@@ -98,7 +99,7 @@ class HostedPond:
 
     Raises:
         NotServingError: this process does not lead; by all methods except `health`, `status`, `streams`, `queries`,
-            `why`, `parameters` and `history`.
+            `why`, `parameters`, `history`, `dead_letters` and `letters`.
         MillpondError: the operation fails, or is refused; by any method.
     """
 
@@ -206,12 +207,20 @@ class HostedPond:
         found = self._reader.now()
         return [] if found is None else [*stream_letters(found[1])]
 
-    def replay(self, stream: str, request: Replay, who: str, dry_run: bool) -> Changed | Priced:
-        """Send the dead letters of a stream to their topics again, each once, if the operator offers these topics."""
-        self._pond()
+    def letters(self, stream: str, pending: bool) -> list[LetterKind]:
+        """The kinds of dead letters of a stream; `pending`: without those that a replay has sent."""
+        return [kind for kind in self._letters_of(stream).kinds if not (pending and kind.sent)]
+
+    def _letters_of(self, stream: str) -> StreamLetters:
         one = next((one for one in self.dead_letters() if one.stream == stream), None)
         if one is None:
             raise RequestError(f"The stream {stream[:80]!r} keeps no dead letters.", "Choose one with 'dead.path'.")
+        return one
+
+    def replay(self, stream: str, request: Replay, who: str, dry_run: bool) -> Changed | Priced:
+        """Send the dead letters of a stream to their topics again, each once, if the operator offers these topics."""
+        self._pond()
+        one = self._letters_of(stream)
         one.check()
         reason, timeless = request.reason, request.timeless
         if dry_run:
@@ -221,7 +230,7 @@ class HostedPond:
             price += f" ({kinds})" if found else ""
             warning = left_out_line(left_out) if left_out else repeated_line(found)
             return Priced(f"{price}. {warning}" if warning else price)
-        sent, left_out = replay(one.folder, one.connection, None, reason, timeless=timeless)
+        sent, left_out = replay(one.folder, one.connection, None, reason, timeless=timeless, who=who)
         _log.info("dead letters of %s were sent again for %s: %d; left out: %d", stream, who, sent, left_out)
         what = f"{count_of(sent, 'dead letter')} sent"
         return Changed("replay", stream, what=f"{what}. {left_out_line(left_out)}" if left_out else what)

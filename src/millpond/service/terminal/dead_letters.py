@@ -7,20 +7,25 @@ from typing import Annotated, Optional
 
 import typer
 
+from millpond.clock import utc
 from millpond.formats.escapes import printable
+from millpond.service.api.user_name import user_name
 
 dlq = typer.Typer(help="List, show and resend dead letters.", no_args_is_help=True)
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder that 'dead.path' of the stream names.")]
+Pending = Annotated[bool, typer.Option("--pending", help="Leave out those that a replay has sent.")]
 
 
 @dlq.command("list")
-def list_dead_letters(folder: Folder) -> None:
-    """Count the dead letters by topic and reason."""
-    from millpond.control.diagnose.dead_letters import kinds
+def list_dead_letters(folder: Folder, pending: Pending = False) -> None:
+    """Count the dead letters by topic, reason and the replays that have sent them."""
+    from millpond.control.diagnose.dead_letters import kinds, sent_text
 
-    found = kinds(folder)
+    found = [kind for kind in kinds(folder) if not (pending and kind.sent)]
     for kind in found:
-        typer.echo(f"{kind.letters:>8}  {kind.topic}  {printable(kind.reason)}  {kind.first} .. {kind.last}")
+        times = f"{utc(kind.first_us)} .. {utc(kind.last_us)}"
+        sent = f"  {printable(sent_text(kind.sent))}" if kind.sent else ""
+        typer.echo(f"{kind.letters:>8}  {kind.topic}  {printable(kind.reason)}  {times}{sent}")
     typer.echo("" if found else "There are none.", nl=not found)
 
 
@@ -28,11 +33,16 @@ def list_dead_letters(folder: Folder) -> None:
 def show_dead_letters(
     folder: Folder,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Number of records, newest first.")] = 20,
+    reason: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--reason", metavar="TEXT", help="Show only those whose reason contains this text."),
+    ] = None,
+    pending: Pending = False,
 ) -> None:
     """Show the newest dead letters, with their first bytes."""
     from millpond.control.diagnose.dead_letters import lines
 
-    for line in lines(folder, limit):
+    for line in lines(folder, limit, reason, pending=pending):
         typer.echo(line)
 
 
@@ -73,7 +83,7 @@ def replay_dead_letters(
         if not to and (repeated := repeated_line(found)):
             typer.echo(repeated)
     else:
-        sent, left_out = replay(folder, connection, to, reason, timeless=timeless)
+        sent, left_out = replay(folder, connection, to, reason, timeless=timeless, who=user_name())
         typer.echo(f"{sent} sent.")
     if left_out:
         typer.echo(left_out_line(left_out))

@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from millpond.control.diagnose.letter_message import LetterKind, Sending
 from millpond.control.diagnose.why_message import Cause, QueryFates, WhyShown
 from millpond.errors import (
     ChangeRefused,
@@ -122,6 +123,10 @@ class Fake:
 
     def diff(self, name: str) -> Differs:
         return Differs(3, 2, 1, 0, ("x",))
+
+    def letters(self, stream: str, pending: bool) -> list[LetterKind]:
+        self._did("letters", stream, pending)
+        return [LetterKind("t", "bad", 2, 5, None, (Sending(7, "ann"),))]
 
     def why(self, name: str, width: int) -> WhyShown:
         self._did("why", name, width)
@@ -251,6 +256,8 @@ def test_the_client_reads_what_the_pond_answers(bench: Bench) -> None:
     assert [one[1] for one in fake.calls if one[0] == "functions"] == [False, True, False]
     assert client.placement() == fake.placement()
     assert client.diff("spend") == fake.diff("spend")
+    assert client.dead_letters("tx", pending=True) == client.dead_letters("tx") == fake.letters("tx", False)
+    assert [one for one in fake.calls if one[0] == "letters"][:2] == [("letters", "tx", True), ("letters", "tx", False)]
     found = client.why("spend", width=80)
     assert str(found) == "It waits.\n" and fake.calls[-1] == ("why", "spend", 80)
     assert found == client.why("spend") and fake.calls[-1] == ("why", "spend", 100)

@@ -16,7 +16,10 @@ from msgspec.structs import replace
 
 from kit.simulator.changing_pond import ChangingPond
 from millpond.connections import VARIABLE
-from millpond.control.diagnose.dead_letters import Kind, Unsent, left_out_line, repeated_line
+from millpond.control.diagnose.dead_letters import Unsent, left_out_line, repeated_line, sent_text
+from millpond.control.diagnose.letter_folder import LetterFolder
+from millpond.control.diagnose.letter_message import LetterKind
+from millpond.control.diagnose.replay_journal import record
 from millpond.control.pond.problems import Problem
 from millpond.errors import ChangeRefused, NotServingError, QueryRefused, QueryTypeError, RequestError
 from millpond.followers.runner import FollowerStatus
@@ -150,8 +153,10 @@ def test_dead_letters_are_sent_again_only_to_topics_that_the_operator_offers(
     part = folder / f"part-{1:020d}.parquet"
     pq.write_table(pa.Table.from_pylist([letter]), part)
     (shown,) = hosted.dead_letters()
-    at = "2024-01-01 00:00:00Z"
-    assert (shown.kinds, shown.newest) == ((Kind("t", "bad", 1, at, at),), (f"t-1 at 7, {at}: bad", "  {"))
+    at, at_us = "2024-01-01 00:00:00Z", 1_704_067_200_000_000
+    assert shown.kinds == (LetterKind("t", "bad", 1, at_us, at_us),)
+    assert shown.newest() == shown.newest("BA") == [f"t-1 at 7, {at}: bad", "  {"] and shown.newest("x") == []
+    assert hosted.letters("tx", True) == hosted.letters("tx", False) == [*shown.kinds]
     connections = tmp_path / "c.json"
     monkeypatch.setenv(VARIABLE, str(connections))
     connections.write_text('{"local": {"servers": "127.0.0.1:9"}}')
@@ -175,8 +180,15 @@ def test_dead_letters_are_sent_again_only_to_topics_that_the_operator_offers(
     monkeypatch.setattr(Publisher, "reached", lambda self: Cursor(1))
     priced = hosted.replay("tx", Replay("BAD", timeless=True), "ann", True)
     assert priced == Priced("sends 0 dead letters again"), "they were sent before"
-    with pytest.raises(RequestError, match="keeps no dead letters"):
-        hosted.replay("in", Replay(), "ann", True)
+    for call in (lambda: hosted.replay("in", Replay(), "ann", True), lambda: hosted.letters("in", False)):
+        with pytest.raises(RequestError, match="keeps no dead letters"):
+            call()
+    record(LetterFolder.of(folder), "ann", None, "127.0.0.1:9", {"bad": (-1, 1)})
+    assert [kind.reason for kind in hosted.letters("tx", True)] == [timeless]
+    (sent,) = (kind.sent for kind in hosted.letters("tx", False) if kind.reason == "bad")
+    assert [one.who for one in sent] == ["ann"]
+    (listed,) = hosted.dead_letters()
+    assert len(listed.newest(pending=True)) == 2 and f" ({sent_text(sent)})" in listed.newest("bad")[0]
 
 
 def test_only_a_known_or_a_new_parameter_is_set(bench: Bench) -> None:
