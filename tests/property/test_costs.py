@@ -28,6 +28,7 @@ from millpond.model.windows import Sliding
 from millpond.reconfigure import validate
 from millpond.reconfigure.budgets import PATIENCE, Budgets
 from millpond.reconfigure.catalog import history
+from millpond.reconfigure.change_price import price_of
 from millpond.reconfigure.changes import Halt
 from millpond.reconfigure.lifecycle import state_of
 from millpond.reconfigure.placement_changes import moved_by, scale
@@ -91,7 +92,11 @@ def test_state_of_one_query_is_freed_with_it(tmp_path: Path) -> None:
     pond.epoch(rows(1))
     before = costs(pond.plan, pond.manifest, newest(pond).counts)
     assert before["count"].own_bytes == 0 and abs(before["count"].shared_bytes - before["same"].shared_bytes) <= 3
-    pond.change(validate.drop(KnownPond(pond.spec, pond.manifest), "other"))
+    known = KnownPond(pond.spec, pond.manifest)
+    dropping = validate.drop(known, "other")
+    priced = price_of(known, dropping, pond.setting)
+    assert priced.freed == before["other"].own_bytes and "frees" not in priced.adds, "it is said once"
+    pond.change(dropping)
     after = costs(pond.plan, pond.manifest, {})
     assert summed(before.values()).bytes - summed(after.values()).bytes == before["other"].own_bytes > 0
     assert (before["count"].keys, before["other"].keys) == (40, 5)

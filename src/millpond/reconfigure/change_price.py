@@ -63,8 +63,8 @@ class Price(NamedTuple):
     first epoch reads again. `source`: what a backfill reads again from the source, before the change is recorded.
     `first`: the first complete window, if windows have a fixed size and their rows are emitted when they close.
     `shards`: the shards that keep rows afterwards, if the change names them; `slots`: what moves between them.
-    `adds`: what an added query shares with the others and adds to them, in lines, step by step; what a dropped query
-    frees, and what stays. `hand_over`: see `hand_over_text`.
+    `adds`: what an added query shares with the others and adds to them, in lines, step by step; what stays of a
+    dropped query, and who else reads its streams. `hand_over`: see `hand_over_text`.
     """
 
     cost: str
@@ -86,22 +86,22 @@ def price_of(pond: KnownPond, change: Change, setting: Setting) -> Price:
     """The price of a change if it were made now; `setting` contains the layout of the read."""
     found = _price_of(pond, change, setting)
     if isinstance(change, Drop):
-        return found._replace(adds=_drop_text(pond, change.name, setting.plan))
+        cost = with_versions(pond.spec, costs(setting.plan, pond.manifest, {})).get(change.name, Cost())
+        return found._replace(freed=cost.own_bytes, adds=_drop_text(pond, change.name, cost))
     if not isinstance(change, Add):
         return found
     streams, relations = (*pond.spec.streams, *change.streams), (*pond.spec.relations, *change.named)
     return found._replace(adds=price_by_step(setting.plan, change.stored.query, streams, relations))
 
 
-def _drop_text(pond: KnownPond, name: str, plan: Plan) -> str:
-    """What is freed if a query is dropped, which queries still read its streams, and what stays."""
+def _drop_text(pond: KnownPond, name: str, cost: Cost) -> str:
+    """What stays if a query with a cost is dropped, and which queries still read its streams."""
     query, by_name = query_of(pond.spec, name), {stream.name: stream for stream in pond.spec.streams}
 
     def read(query: AnyQuery) -> dict[str, None]:
         return dict.fromkeys(name for one in inputs_of(query, by_name) for name in by_name[one].declared_names)
 
-    cost = with_versions(pond.spec, costs(plan, pond.manifest, {})).get(name, Cost())
-    lines = [f"  frees     {cost.own_bytes:,} bytes of state that only {name} needs"]
+    lines = []
     if cost.shared_bytes:
         lines.append(f"  shared    {cost.shared_bytes:,} bytes, its share of state that other queries need, stay")
     for stream in read(query):

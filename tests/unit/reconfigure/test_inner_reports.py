@@ -168,14 +168,15 @@ def test_the_price_of_a_query_is_that_of_its_new_steps() -> None:
 def test_a_drop_says_what_is_freed_who_reads_the_streams_and_what_stays() -> None:
     served = msgspec.structs.replace(LAST, sink=Sink("parquet", "/out/q"), serve=True)
     known = KnownPond(pond(served, OTHER), Manifest())
-    assert _drop_text(known, "q", plan_of(known.spec)).splitlines() == [
-        "  frees     0 bytes of state that only q needs", "  reads     tx, which is also read by r",
+    assert _drop_text(known, "q", Cost(own_bytes=9, shared_bytes=7)).splitlines() == [
+        "  shared    7 bytes, its share of state that other queries need, stay",
+        "  reads     tx, which is also read by r",
         "  served    its rows are no longer served", "  rows      those in parquet /out/q stay",
     ]  # fmt: skip
     alone = KnownPond(pond(LAST), Manifest())
-    assert "  reads     tx, which no other query reads\n" in _drop_text(alone, "q", plan_of(alone.spec))
+    assert "  reads     tx, which no other query reads\n" in _drop_text(alone, "q", Cost())
     in_memory = KnownPond(pond(msgspec.structs.replace(LAST, sink=Sink("memory"))), Manifest())
-    assert "  rows      those in memory are freed\n" in _drop_text(in_memory, "q", plan_of(in_memory.spec))
+    assert "  rows      those in memory are freed\n" in _drop_text(in_memory, "q", Cost())
 
 
 def test_the_costs_of_the_queries_sum_to_the_total() -> None:

@@ -183,8 +183,8 @@ class Priced(Tabular, frozen=True, tag_field="answer", tag="priced"):
     `recalled_bytes`: retained events that the first epoch replays. `reread_bytes`, `reread_records`: the amount
     that a backfill reads from files, or from Kafka. `first`: see `First`. `shards`: the servers of the store that
     keep rows afterwards, if the change names them; `slots_buckets`, `slots_bytes`: rows that move between them.
-    `adds`: what an added query shares with the others and adds to them, or what a dropped query frees and what
-    stays, as text. `hand_over`: see `Changed`.
+    `adds`: what an added query shares with the others and adds to them, or what stays of a dropped query and who
+    else reads its streams, as text. `hand_over`: see `Changed`.
     """
 
     cost: str

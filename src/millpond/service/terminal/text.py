@@ -100,6 +100,8 @@ def change_text(done: Changed | Priced) -> str:
     >>> print(change_text(Priced("state moves", shards=("h:1", "h:2"), slots_buckets=512, slots_bytes=1000)))
     state moves; rows on 2 shards (h:1, h:2): 512 buckets with about 1,000 bytes move between them in the background
 
+    >>> change_text(Priced("at once", freed_bytes=4096))
+    'at once, 4,096 bytes of state are freed'
     >>> change_text(Changed("scale", "instances", 63, None, "4")), change_text(Changed("pause", "spend", 7))
     ('scale instances to 4 at record 63', 'pause spend at record 7')
     >>> from millpond.service.api.messages import First
@@ -133,7 +135,7 @@ def change_text(done: Changed | Priced) -> str:
         what = "" if done.what is None else f" to {done.what}" if done.kind == "scale" else f": {done.what}"
         return f"{done.kind} {done.name}{what}{where}{complete}"
     again = ", the read is restarted" if done.rereads else ""
-    freed = f", {done.freed_bytes:,} bytes are freed" if done.freed_bytes else ""
+    freed = f", {done.freed_bytes:,} bytes of state are freed" if done.freed_bytes else ""
     moved = f", {done.moved_buckets:,} buckets with about {done.moved_bytes:,} bytes" if done.moved_buckets else ""
     since = f", in force from record {done.effective} on" if done.moved_buckets else ""
     read = f", {done.recalled_bytes:,} bytes of retained events are read again" if done.recalled_bytes else ""
