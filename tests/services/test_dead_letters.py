@@ -93,7 +93,7 @@ def test_they_are_sent_again_once(kafka_server: KafkaServer, tmp_path: Path, mon
     assert replay(folder, "test", None).sent == 0
     listed = CliRunner().invoke(app, ["dlq", "list", str(folder)]).output.splitlines()
     assert len(listed) == 2 and all(re.search(rf"  sent 20\S+ \S+Z by {getpass.getuser()}$", line) for line in listed)
-    assert CliRunner().invoke(app, ["dlq", "list", str(folder), "--pending"]).output == "There are none."
+    assert CliRunner().invoke(app, ["dlq", "list", str(folder), "--pending"]).output == "There are none.\n"
     for name in folder.glob("_replay-*"):  # as if the replay had been killed before it could record itself
         name.unlink()
     assert {kind.sent for kind in kinds(folder)} == {()}

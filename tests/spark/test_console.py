@@ -394,10 +394,16 @@ def test_dead_letters_are_shown_and_sent_again_once(page: Page, served: Served) 
     letters = page.get_by_role("region", name="Dead letters", exact=True)
     expect(letters).to_contain_text("the value is not a JSON object")
     expect(letters).to_contain_text("the record has no value")
-    expect(page.get_by_text("{not json")).to_be_visible()
+    value = page.get_by_role("region", name="Newest dead letters")
+    expect(value).to_contain_text("{not json")
+    page.get_by_role("textbox", name="Reason").fill("NO value")
+    expect(letters).not_to_contain_text("the value is not a JSON object")
+    expect(value).not_to_contain_text("{not json")
+    expect(value).to_contain_text("(no value)")
     page.get_by_role("button", name="Replay the record has no value").click()
     expect(page.get_by_role("dialog").last).to_contain_text("sends 1 dead letter again")
     page.get_by_role("button", name="Cancel").last.click()
+    page.get_by_role("textbox", name="Reason").fill("")
     page.get_by_role("button", name="Replay taps").click()
     expect(page.get_by_role("dialog").last).to_contain_text("sends 2 dead letters again")
     assert len(served.kafka.read(TOPIC)) == 2, "an estimate sends nothing"
@@ -405,7 +411,12 @@ def test_dead_letters_are_shown_and_sent_again_once(page: Page, served: Served) 
     again = served.kafka.read(TOPIC)[2:]
     assert [one.headers["millpond-replay"] for one in again] == [f"{TOPIC}-0@{n}".encode() for n in range(2)]
     expect(page.get_by_text(f"{TOPIC}-0 at 3")).to_be_visible()  # they are dead again
-    expect(page.get_by_text("{not json")).to_have_count(1)
+    expect(letters.get_by_role("row").filter(has_text="sent 20")).to_have_count(2)
+    expect(letters).to_contain_text("by console@127.0.0.1")
+    page.get_by_label("Only those that no replay has sent").click()
+    expect(letters.get_by_role("row").filter(has_text="sent 20")).to_have_count(0)
+    expect(letters).to_contain_text("the record has no value")
+    expect(value).not_to_contain_text(f"{TOPIC}-0 at 1")
 
 
 def test_a_pond_is_scaled_and_scaled_back(page: Page, served: Served) -> None:

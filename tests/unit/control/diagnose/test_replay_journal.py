@@ -56,12 +56,12 @@ def test_letters_are_marked_with_the_replay_that_sent_them(folder: Path) -> None
     record(letters, "ann", None, "h:1", {A: (-1, 2), B: (-1, 2)})
     first = "sent 1970-01-01 00:00:01Z by ann"
     assert listed(folder) == [(A, 2, ""), (A, 1, first), (B, 1, ""), (B, 1, first)]
-    record(letters, "bob", None, "h:1", {A: (2, 3)})
     (file,) = folder.glob("_replay-*")
     assert re.fullmatch(r"_replay-00000000000001000000-[0-9a-f]{24}", file.name)
     span = {"after": -1, "last": 2, "mark": letters.mark(2)}
     stored = {"at_us": 1_000_000, "who": "ann", "topic": None, "servers": "h:1", "spans": {A: span, B: span}}
     assert json.loads(file.read_bytes()) == stored, "as docs/formats.md describes it"
+    record(letters, "bob", None, "h:1", {A: (2, 3)})
     second = "sent 1970-01-01 00:00:02Z by bob"
     assert listed(folder) == [(A, 2, second), (A, 1, first), (B, 1, ""), (B, 1, first)]
     record(letters, "bob", "fixed", "h:1", {A: (2, 3)})
@@ -79,7 +79,7 @@ def test_a_later_record_of_the_same_letters_does_not_replace_the_first(folder: P
     letters = LetterFolder.of(folder)
     record(letters, "ann", None, "h:1", {A: (-1, 2)})
     record(letters, "", None, "h:1", {A: (-1, 3)}, recorded=False)
-    assert listed(folder)[:2] == [
+    assert [one for one in listed(folder) if one[0] == A] == [
         (A, 2, "sent before 1970-01-01 00:00:02Z"), (A, 1, "sent 1970-01-01 00:00:01Z by ann"),
     ]  # fmt: skip
     journal = Journal(letters)
