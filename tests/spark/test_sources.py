@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.json as pj
@@ -18,9 +19,13 @@ from pyspark.sql import SparkSession
 from kit.inputs.plugin_packages import install_plugin
 from millpond import Pond
 from millpond.errors import InputError, LateSchemaError, QueryTypeError
-from millpond.model.endpoints import GROUP
+from millpond.model.endpoints import GROUP, Source
 from millpond.plan.explain.plan_text import explain
+from millpond.spark.catalyst.private_names import items
+from millpond.spark.reading.file_source import list_in_driver
+from millpond.spark.session.session import reading_session
 
+LIMIT = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 SOURCE = """
 from millpond.errors import LateSchemaError
 from millpond.model.endpoints import SourceKind
@@ -90,6 +95,41 @@ def test_a_source_of_a_package(spark: SparkSession, tmp_path: Path, monkeypatch:
         pond.run(once=True)
     with Pond(spark, tmp_path / "wrong") as pond, pytest.raises(QueryTypeError, match="option of ndjson"):
         pond.load(f"CREATE TABLE tx (c STRING) USING ndjson OPTIONS (path '{tmp_path}/in', header 'true')")
+
+
+def jobs_that_list(spark: SparkSession) -> int:
+    """The number of Spark's jobs that have looked at files."""
+    context: Any = spark.sparkContext._jsc.sc()
+    context.listenerBus().waitUntilEmpty()
+    store = context.statusStore()
+    return sum("Listing leaf files" in str(job.description()) for job in items(store.jobsList(None)))
+
+
+def test_many_folders_of_partitions_are_listed_without_a_job(spark: SparkSession, tmp_path: Path) -> None:
+    for day in range(40):
+        (tmp_path / "in" / f"day={day}").mkdir(parents=True)
+        (tmp_path / "in" / f"day={day}" / "1.json").write_text(f'{{"n": {day}}}')
+    pond_file = f"CREATE TABLE tx (n INT, day INT) USING json OPTIONS (path '{tmp_path}/in')"
+    before = jobs_that_list(spark)
+    with Pond(spark, tmp_path / "pond") as pond:
+        pond.load(pond_file)
+        pond.add("q", "SELECT n, day FROM STREAM tx")
+        pond.run()
+        assert sorted((row["n"], row["day"]) for row in pond.table("q").to_pylist()) == [(n, n) for n in range(40)]
+    assert jobs_that_list(spark) == before
+
+
+def test_other_files_than_local_ones_are_listed_by_jobs(spark: SparkSession) -> None:
+    def limit_of(*paths: str, chosen: str = "") -> str:
+        reading = reading_session(spark)
+        if chosen:
+            reading.conf.set(LIMIT, chosen)
+        list_in_driver(reading, [None, Source("rate", ()), *(Source("json", (("path", path),)) for path in paths)])
+        return str(reading.conf.get(LIMIT))
+
+    assert int(limit_of("file:/a", "/b", "FILE:///c")) > 1_000_000
+    assert limit_of("file:/a", "s3a://bucket/b") == limit_of("hdfs://host/a") == "32"
+    assert limit_of("file:/a", chosen="100") == "100"
 
 
 TAKEN = """

@@ -11,7 +11,8 @@ from millpond.reconfigure.catalog import is_read, not_answered
 from millpond.spark.driver.driver import Driver
 from millpond.spark.driver.replace_query import Reading
 from millpond.spark.reading.arrow_files import readers_of
-from millpond.spark.reading.read_frame import WantedStream, read
+from millpond.spark.reading.file_source import list_in_driver
+from millpond.spark.reading.read_frame import WantedStream, bases_of, read
 from millpond.spark.reading.text_streams import texts_of
 from millpond.spark.session.session import Session
 from millpond.spark.sources.count_malformed_rows import MalformedRows
@@ -75,6 +76,7 @@ class Readings:
 
     def _made(self, arguments: _Arguments) -> Reading:
         wanted, limits, tick = arguments
+        list_in_driver(self.session, (base.source for want in wanted for base, _ in bases_of(want)))
         # the tick has no known end, so Spark reads a bounded input as one batch
         texts = texts_of(self.session, wanted)
         frame, layout = read(self.session, wanted, tick=tick, limits=limits, texts=texts)

@@ -34,6 +34,7 @@ from millpond.spark.catalyst.spark_expressions import Projected
 from millpond.spark.frontend.gate import check_size, judge, parse
 from millpond.spark.frontend.match_recognize import rewritten
 from millpond.spark.reading.event_source import completed
+from millpond.spark.reading.file_source import list_in_driver
 from millpond.spark.reading.read_frame import EventTime, WantedStream, load, register
 from millpond.spark.reading.time_zones import ZonedSessions
 from millpond.spark.sources.arrow_functions import BatchFunction, batches_of
@@ -103,6 +104,7 @@ class DeclaredRelations:
             )
         check_sink(f"The folder of dead letters of {stream.name}", stream.on_malformed.sink)
         home = self.homes.setdefault(dead_letters_of(stream.name), os.getcwd())
+        self._list_in_driver(stream.source)
         frame = register(self._spark, stream, watermark, home)
         self._streams[stream.name] = stream
         return frame
@@ -140,6 +142,7 @@ class DeclaredRelations:
         """
         made = self._own.get(source.format, partial(read_table, source.format))
         options = located_options(source, os.getcwd())
+        self._list_in_driver(source)
         frame = self._show(name, lambda: made(self._spark, name, schema, options), "")
         if can_be_stored(source):
             self._relations[name] = Relation(name, table=source, schema=msgspec.UNSET if schema is None else schema)
@@ -251,6 +254,12 @@ class DeclaredRelations:
                 f"{stream_differences(recorded.meaning, declared.meaning)}.",
                 "Declare it as before, or add a stream of another name and queries that read it.",
             )
+
+    def _list_in_driver(self, declared: Source | None) -> None:
+        """See `list_in_driver`; the session also lists the tables that are refreshed."""
+        sources = [stream.source for stream in self._streams.values()]
+        sources += [one.table for one in self._relations.values() if isinstance(one.table, Source)]
+        list_in_driver(self._spark, [*sources, declared])
 
     def _show(self, name: str, make: Callable[[], DataFrame], text: str, size: int = 1) -> DataFrame:
         for what, names in (("stream", self._all()), ("query", self._queries.values())):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from millpond.errors import UnsupportedQuery
+from millpond.local_path import scheme_of
 from millpond.log.file_lists import ListedFile
+from millpond.model.endpoints import Source, source_kind
 from millpond.model.stream import DROP, Stream
 from millpond.runtime.inputs.backfill import PastEpoch, path_of
 from millpond.spark.catalyst.data_types import schema_of
@@ -26,6 +29,9 @@ _OF_STREAMS = frozenset(
     ("path", "cleansource", "sourcearchivedir", "latestfirst", "maxfileage", "maxfilespertrigger", "maxbytespertrigger")
 )
 """Options of streaming file sources that a batch read does not have, in lower case; `path` is passed separately."""
+
+_JOB_ABOVE = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+_BY_DEFAULT, _NEVER = "32", str(2**31 - 1)
 
 
 class FileSource(SparkSource):
@@ -119,6 +125,21 @@ def whole_files(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     """
     reader = spark.read.format("binaryFile").options(__globPaths__="false", recursiveFileLookup="true")
     return reader.load([*paths])
+
+
+def list_in_driver(spark: SparkSession, sources: Iterable[Source | None]) -> None:
+    """Let Spark look at files without a job, if those of all sources are local and the user has set no other limit.
+
+    Spark looks at more than 32 files of a batch with a job, and at as many folders of partitions each time that it
+    lists them. That pays off where each look is a request over the network.
+    """
+    if spark.conf.get(_JOB_ABOVE) not in (_BY_DEFAULT, _NEVER):
+        return
+    paths = [source.option("path") or "" for source in sources if source and source_kind(source.format).files]
+    java: Any = spark.sparkContext._jsc
+    default = scheme_of(str(java.hadoopConfiguration().get("fs.defaultFS")))  # of paths without a scheme
+    are_local = all((scheme_of(path) or default) == "file" for path in paths)
+    spark.conf.set(_JOB_ABOVE, _NEVER if are_local else _BY_DEFAULT)
 
 
 def _files(folder: Path, epochs: Sequence[PastEpoch]) -> list[ListedFile]:

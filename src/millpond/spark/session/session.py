@@ -107,7 +107,7 @@ SETTINGS = (
         "spark.sql.sources.parallelPartitionDiscovery.parallelism",
         "32",
         When.WANTED,
-        "of a batch of more than 32 files Spark looks at each in a task of its own: a thousand take 2.4 s",
+        "Spark looks at each of more than 32 remote files in a task of its own: a thousand take 2.4 s",
     ),
     SparkSetting(
         "spark.sql.streaming.fileSource.log.cleanupDelay",
