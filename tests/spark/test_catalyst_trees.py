@@ -101,6 +101,26 @@ def _without_ids(described: object) -> object:
     return [_without_ids(one) for one in described]
 
 
+def test_parts_of_loaded_nodes_and_what_they_read_need_no_call(catalyst: Catalyst) -> None:
+    text = """SELECT id + 1 AS k, count(DISTINCT id + 1, n) FILTER (WHERE n > 1) AS c, max(n + id) AS m
+      FROM (SELECT id, id % 3 AS n FROM range(9) WHERE id > 2) GROUP BY id + 1 HAVING max(n + id) < 5"""
+    plan = catalyst.spark.sql(text)._jdf.queryExecution().analyzed()
+    plans = [*nodes_of(plan)]
+    nodes = [part for one in plans for expression in expressions(one) for part in nodes_of(expression)]
+    theirs = [[id_of(one) for one in items(node.references().toSeq())] for node in nodes]
+    filters = [(node.condition(), items(node.expressions())[0]) for node in plans if kind_of(node) == "Filter"]
+    assert len(filters) == 2 and all(mine.semanticEquals(one) for mine, one in filters)
+    calls = [node for node in nodes if kind_of(node) == "AggregateExpression"]
+    with jvm_calls() as sent:
+        mine = [[id_of(one) for one in references(node)] for node in nodes]
+        parts = [(kind_of(one.aggregateFunction()), one.filter().isDefined()) for one in calls]
+        kinds = [kind_of(one.filter().get()) for one in calls if one.filter().isDefined()]
+        assert all(node.foldable() for node in nodes if kind_of(node) == "Literal")
+    assert mine == theirs
+    assert {*parts} >= {("Count", True), ("Max", False)} and kinds == ["GreaterThan"]
+    assert not sent
+
+
 def test_fields_of_an_expression_are_as_read_with_a_call_for_each(catalyst: Catalyst) -> None:
     catalyst.spark.udf.register("shorter", lambda text: text[1:], "string")
     known = set()

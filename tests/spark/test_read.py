@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.errors import utils
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
 
+from kit.costs.jvm_calls import jvm_calls
 from millpond.errors import QueryTypeError, SourceError
 from millpond.log.protocol import TICK
 from millpond.model.endpoints import Source
@@ -93,6 +96,22 @@ def test_every_stream_comes_with_its_own_columns(ran: Ran) -> None:
     assert sorted(str(row["host"]) for row in ran.of("pings")) == ["h0", "h1", "h2"]
     assert len(ran.of("tx")) == ROWS
     assert {row["timestamp"] is None for row in ran.of("beat")} == {False}
+
+
+def test_pyspark_notes_no_place_in_python_for_columns_of_the_read(
+    reading: SparkSession, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(utils, "_enable_debugging_cache", True)
+    for name in ("tx", "pings"):
+        (tmp_path / name).mkdir()
+    front = FrontEnd(spark)
+    wanted = front.wanted(front.load_file(POND.format(folder=tmp_path)))
+    with jvm_calls() as sent:
+        read(reading, wanted)
+        during = len(sent)
+        F.lit(1).isNull()
+    assert not [command for command in sent[:during] if "PySparkCurrentOrigin" in command]
+    assert [command for command in sent[during:] if "PySparkCurrentOrigin" in command], "programs get their places"
 
 
 def test_columns_of_other_streams_are_null(ran: Ran) -> None:

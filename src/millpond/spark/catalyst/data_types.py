@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import msgspec
@@ -46,7 +47,13 @@ def quoted(name: str) -> str:
 def type_text(kind: JavaType) -> str:
     """The text of a JVM type; `simpleString` would truncate long structs."""
     text = plain_type(str(kind.catalogString()))
-    return text if "struct<" not in text else sql_type(DataType.fromDDL(str(kind.sql())))
+    return text if "struct<" not in text else _parsed_type(str(kind.sql()))
+
+
+@lru_cache(512)
+def _parsed_type(ddl: str) -> str:
+    """The text of a type in Spark's SQL, which the JVM parses."""
+    return sql_type(DataType.fromDDL(ddl))
 
 
 def sql_type(kind: DataType) -> str:

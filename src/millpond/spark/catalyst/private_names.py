@@ -1,9 +1,8 @@
 """Wraps the private classes and methods of Spark's analyser that Millpond uses.
 
 `Catalyst` wraps one classic session. Plans and expressions are objects of the JVM (`JavaObject`). The functions below
-read them, and the methods build or rewrite them; `selfcheck` uses each name once. Every call, and the release of
-every object that a call returns, is a round trip to the JVM. So values that never change are read only once, or for
-many objects in one call.
+read them, and the methods build or rewrite them; `selfcheck` uses each name once. Every call is a round trip to the
+JVM. So values that never change are read only once, or for many objects in one call.
 """
 
 from __future__ import annotations
@@ -125,12 +124,10 @@ def outputs(plan: JavaObject) -> list[JavaObject]:
 
 def attributes_of(plan: JavaObject) -> list[Attribute]:
     """The columns of `outputs`."""
-    return once(plan, "_attributes", _attributes)
-
-
-def _attributes(plan: JavaObject) -> list[Attribute]:
-    read = ((one, _metadata(one)) for one in outputs(plan))
-    return [Attribute(id_of(one), str(one.name()), type_of(one), _HIDDEN in data, data) for one, data in read]
+    def read(node: JavaObject) -> list[Attribute]:
+        found = ((one, _metadata(one)) for one in outputs(node))
+        return [Attribute(id_of(one), str(one.name()), type_of(one), _HIDDEN in data, data) for one, data in found]
+    return once(plan, "_attributes", read)
 
 
 def computed_in(project: JavaObject) -> list[JavaObject]:
@@ -145,6 +142,7 @@ def _column(one: JavaObject) -> tuple[int, str, int | None]:
 
 def type_of(expression: JavaObject) -> str:
     """The SQL type of a resolved expression."""
+    kind_of(expression)  # loads it, mostly with its type
     return once(expression, "_type", lambda one: type_text(one.dataType()))
 
 
@@ -196,6 +194,7 @@ def text_of(expression: JavaObject) -> str:
 
 def id_of(attribute: JavaObject) -> int:
     """The expression id of an attribute or alias; unique within a JVM."""
+    kind_of(attribute)  # loads it with its id
     return once(attribute, "_id", lambda one: int(one.exprId().id()))
 
 
@@ -355,8 +354,8 @@ class Catalyst:
 
     def literal(self, value: bool | str) -> JavaObject:
         """A boolean or text constant."""
-        kind = self.types.BooleanType if isinstance(value, bool) else self.types.StringType
-        return self._class("Literal").create(value, kind)
+        name = "BooleanType" if isinstance(value, bool) else "StringType"
+        return self._class("Literal").create(value, once(self.types, name, lambda types: getattr(types, name)))
 
     def make(self, name: str, *arguments: JavaObject) -> JavaObject:
         """A new expression of a Catalyst class; a list is passed as a Scala sequence."""

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from millpond.model.expressions import Foreign
 from millpond.runtime.rows.foreign_values import MOST_ROWS, TOO_MANY
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, analysed, id_of, items, kind_of, references
+from millpond.spark.catalyst.quiet_errors import without_call_sites
 from millpond.spark.catalyst.spark_expressions import Projected, TableRows
 from millpond.spark.driver_classes.loading import load_class
 from millpond.spark.session import arrow_rows
@@ -34,6 +35,7 @@ class ExpressionsAbove:
         self._broadcasts: JavaObject | None = None
         self._grouped: dict[tuple[str, ...], list[JavaObject]] = {}
 
+    @without_call_sites()
     def __call__(self, inputs: DataFrame, expressions: Sequence[Foreign]) -> ArrowRows:
         """The rows of `inputs` with the values of expressions in place of their inputs."""
         if self._session is not inputs.sparkSession:

@@ -8,6 +8,7 @@ a call for each.
 from __future__ import annotations
 
 import json
+import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -29,6 +30,10 @@ JavaObject: TypeAlias = Any
 """A plan, an expression or another object of the JVM."""
 
 _FIELD, _NODE = "\x01", "\x02"
+_READS_OTHERS = re.compile(
+    r"^$|^Unresolved|Subquery|Typed|^Grouping|^(Exists|ListQuery|OuterReference|LambdaFunction)$"
+)  # fmt: skip
+"""Classes of expressions that read other attributes than their children do."""
 _ALL = "all"
 _KEY = "_millpond_trees"
 _LOCK = Lock()
@@ -118,6 +123,7 @@ class TreeLoader:
             known = node.__dict__ if target else described
             known["_kind"], known["_children"] = kind, []
             _describe(known, rest, strings)
+            _add_parts(known, kind)
             siblings, left = open_lists.pop()
             siblings.append(node)
             if left != 1:
@@ -194,6 +200,30 @@ def _describe(node: dict[str, JavaObject], values: list[str], strings: list[str]
         node["isStreaming"], node["_expressions"] = partial(bool, "s" in flags), []
 
 
+def _add_parts(node: dict[str, JavaObject], kind: str) -> None:
+    """Set what methods of some classes return, which follows from the node's children or expressions."""
+    if kind == "AggregateExpression":
+        node["aggregateFunction"] = partial(node["_children"].__getitem__, 0)
+        node["filter"] = partial(_Second, node["_children"])
+    elif kind == "Filter":
+        node["condition"] = partial(node["_expressions"].__getitem__, 0)
+    elif kind == "Literal":
+        node["foldable"] = partial(bool, True)
+
+
+class _Second:
+    """A Scala option of the second element of a list."""
+
+    def __init__(self, listed: list[JavaObject]) -> None:
+        self._found = listed[1:]
+
+    def isDefined(self) -> bool:
+        return bool(self._found)
+
+    def get(self) -> JavaObject:
+        return self._found[0]
+
+
 def load_with(spark: SparkSession) -> None:
     """From now on, load trees of this session's JVM in one call, if our class can be loaded there."""
     client: JavaObject = spark._jsparkSession._gateway_client
@@ -210,9 +240,27 @@ def loader_of(node: JavaObject) -> TreeLoader | None:
 
 def references_of(tree: JavaObject, items: Callable[[JavaObject], list[JavaObject]]) -> list[JavaObject]:
     """The attributes that an expression or a plan reads; `items` reads a sequence where a tree cannot be loaded."""
+    if (found := _attributes_in(tree)) is not None:
+        return found
     loader = loader_of(tree)
     found = None if loader is None else loader.references(tree)
     return items(tree.references().toSeq()) if found is None else found
+
+
+def _attributes_in(tree: JavaObject) -> list[JavaObject] | None:
+    """The attributes that a loaded expression reads, in Spark's order; None where the JVM must be called."""
+    found: dict[int, JavaObject] = {}
+    left = [tree]
+    while left:
+        node = left.pop()
+        known = node.__dict__
+        kind = known.get("_kind", "")
+        if "_children" not in known or "_expressions" in known or _READS_OTHERS.search(kind):
+            return None
+        if kind == "AttributeReference":
+            found.setdefault(known["_id"], node)
+        left += reversed(known["_children"])
+    return sorted(found.values(), key=lambda one: (str(one.name()), one.__dict__["_id"]))
 
 
 class _Owner:

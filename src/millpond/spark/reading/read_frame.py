@@ -50,6 +50,7 @@ from millpond.spark.catalyst.private_names import (
     items,
     references,
 )
+from millpond.spark.catalyst.quiet_errors import without_call_sites
 from millpond.spark.catalyst.spark_expressions import Projected, with_guards
 from millpond.spark.catalyst.value_bounds import ROWS, accepted
 from millpond.spark.reading.event_source import event_source, malformed_policy
@@ -137,6 +138,7 @@ def register(
     return frame
 
 
+@without_call_sites()
 def read(
     spark: SparkSession, wanted: Sequence[WantedStream], *, tick: bool = True, limits: Mapping[str, int] | None = None,
     given: Mapping[str, DataFrame] | None = None, texts: Mapping[str, TextStream] | None = None,
