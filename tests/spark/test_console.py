@@ -413,7 +413,7 @@ def test_dead_letters_are_shown_and_sent_again_once(page: Page, served: Served) 
     expect(page.get_by_text(f"{TOPIC}-0 at 3")).to_be_visible()  # they are dead again
     expect(letters.get_by_role("row").filter(has_text="sent 20")).to_have_count(2)
     expect(letters).to_contain_text("by console@127.0.0.1")
-    page.get_by_label("Only those that no replay has sent").click()
+    page.get_by_role("checkbox", name="Only those that no replay has sent").click()
     expect(letters.get_by_role("row").filter(has_text="sent 20")).to_have_count(0)
     expect(letters).to_contain_text("the record has no value")
     expect(value).not_to_contain_text(f"{TOPIC}-0 at 1")
