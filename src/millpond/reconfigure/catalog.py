@@ -220,7 +220,7 @@ def _altered(spec: PondSpec, effects: ChangeEffects, change: Alter) -> PondSpec:
 def _shadowed(spec: PondSpec, effects: ChangeEffects, change: Shadow) -> PondSpec:
     """The spec with the query split at `since_us`, to separate rows of windows that both versions emit from others."""
     old, version, shadow = query_of(spec, change.name), effects.versions.get(change.name, 1), shadow_name(change.name)
-    new, since = [old, _hidden(change.stored.query, shadow)], dict(spec.since)
+    new, since = [old, _hidden(change.stored.query, shadow)], dict(spec.since) | change.steps_us
     apart = (*effects.apart, shadow) if change.apart else effects.apart
     if isinstance(change.since_us, msgspec.UnsetType):
         since |= {shadow: since[change.name]} if change.name in since else {}
@@ -239,7 +239,8 @@ def _shadowed(spec: PondSpec, effects: ChangeEffects, change: Shadow) -> PondSpe
         )  # fmt: skip
     effects = _with(effects, shadows=effects.shadows | {change.name: shadow}, apart=tuple(dict.fromkeys(apart)))
     others = tuple(query for query in spec.all_queries if query.name != change.name)
-    return _with_queries(spec, effects, (*others, *new), since=since)
+    streams = (*spec.streams, *(stream for stream in change.streams if stream not in spec.streams))
+    return _with_queries(spec, effects, (*others, *new), streams, since)
 
 
 def _swapped(spec: PondSpec, effects: ChangeEffects, change: Promote) -> PondSpec:

@@ -122,7 +122,8 @@ class Shadow(_QueryChange, frozen=True, tag_field="kind", tag="shadow", omit_def
     """Runs a second version beside a query, on shared state; its rows are only compared.
 
     Both versions emit windows that start at `since_us` or later (UNSET: all windows of the query). Earlier windows are
-    emitted by the query as it was, and are not compared.
+    emitted by the query as it was, and are not compared. `streams`: the rows of new inner queries; `steps_us`: as
+    `since_us`, for these.
     """
 
     since_us: int | msgspec.UnsetType = msgspec.UNSET
@@ -131,6 +132,8 @@ class Shadow(_QueryChange, frozen=True, tag_field="kind", tag="shadow", omit_def
     signed: tuple[str, ...] = ()
     apart: bool = False
     named: tuple[Relation, ...] = ()
+    streams: tuple[Stream, ...] = ()
+    steps_us: dict[str, int] = {}
 
 
 class Promote(_NamedChange, frozen=True, tag_field="kind", tag="promote", omit_defaults=True):

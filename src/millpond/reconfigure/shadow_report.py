@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millpond.arrays import Ints, Mask
 from millpond.errors import UnsupportedQuery
 from millpond.followers.cursors import ProcessFollower
 from millpond.followers.record_rows import ReadSection, RowsGone, RowsReader, key_columns
@@ -20,10 +22,13 @@ from millpond.log.records import ChangeRecord, Entry, EpochRecord
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
-from millpond.model.windows import RUNNING, Sliced
+from millpond.model.types import FARTHEST_US
+from millpond.model.windows import RUNNING, Session, Sliced, Sliding
 from millpond.plan.options.first_complete_window import FirstWindow, first_window
+from millpond.plan.upstream.rows_as_stream import bounds_of
 from millpond.reconfigure.changes import Promote, change_of
-from millpond.runtime.epoch import closed_until
+from millpond.runtime.epoch import closed_until, watermarks
+from millpond.runtime.packets.row_batches import row_column
 from millpond.runtime.rows.shadow_diff import NET, sum_net
 from millpond.runtime.task.task_values import Watermark
 
@@ -54,7 +59,8 @@ class Difference(NamedTuple):
     `n`: the last record that is included. `since`: the record after which the two are compared. `pairs`: the number of
     differing rows of the query for which the shadow has one row with the same window and key; `columns`: those in which
     these pairs differ. `first`: the first window that is compared; None: the query has no windows of a fixed size, or
-    emits rows before they close. `closed_us`: the compared windows end by this watermark.
+    emits rows before they close. `closed_us`: the compared windows end by this watermark. Rows of later windows, which
+    the other version may still emit, are left out if they show their window.
     """
 
     n: int
@@ -76,22 +82,31 @@ class ShadowComparison(ProcessFollower):
     epoch. They are summed with the accumulated rows only when they are more than 2^20 rows and more than the
     accumulated ones, so each row is processed about four times.
 
-    `begun`: the watermarks at record `since`, by stream; windows that were closed then are not compared.
+    `manifest`: that at record `since`; windows that were closed then are not compared.
     """
 
     def __init__(
-        self, query: str, shadow: str, read: ReadSection, since: int, begun: Mapping[str, Watermark] | None = None
+        self, query: str, shadow: str, read: ReadSection, since: int, manifest: Manifest | None = None
     ) -> None:
         super().__init__(f"compare:{query}", since)
-        self._query, self._shadow, self._since, self._begun = query, shadow, since, begun or {}
+        self._query, self._shadow = query, shadow
         self._rows = RowsReader(read, "differing")
+        self._begin(since, Manifest() if manifest is None else manifest)
+
+    def _begin(self, n: int, manifest: Manifest) -> None:
+        """Compare from record `n` on, at which the log is at `manifest`."""
+        self._since, self._manifest, self._begun = n, manifest, watermarks(manifest)
         self._compared = 0
         self._differing = [_NONE]
 
     def _take(self, record: Entry, manifest: Manifest) -> None:
         change = change_of(record.record.change) if isinstance(record.record, ChangeRecord) else None
         if isinstance(change, Promote) and change.name == self._query:
-            self._swap()
+            if isinstance(change.since_us, int):  # neither of both emits the rows of earlier windows any more
+                self._begin(record.n, manifest)
+            else:
+                self._swap()
+        self._manifest = manifest
         if isinstance(record.record, EpochRecord):
             self._take_rows(record, record.record, manifest)
         whole, *more = self._differing
@@ -118,12 +133,19 @@ class ShadowComparison(ProcessFollower):
             part.drop_columns([NET]).append_column(NET, pc.negate(part[NET])) for part in self._differing
         ]  # fmt: skip
 
-    def difference(self, keys: Sequence[str] = ()) -> Difference:
-        """The difference until now, without windows; rows are paired by the columns `keys`."""
+    def difference(self, keys: Sequence[str] = (), closed: Callable[[pa.Table], Mask] | None = None) -> Difference:
+        """The difference until now, without windows; rows are paired by the columns `keys`.
+
+        `closed`: which of some differing rows are of windows that both versions have closed; None: all are.
+        """
         with self._lock:
             if len(self._differing) > 1:
                 self._differing = [_summed(self._differing)]
             [whole], n, compared = self._differing, self._reached.n, self._compared
+        if closed is not None and len(whole):
+            chosen = closed(whole)
+            compared -= int(np.abs(whole[NET].to_numpy()[~chosen]).sum())
+            whole = whole.filter(pa.array(chosen))
         pairs, columns = _by_column(whole, keys)
         texts = _texts(whole)  # without the lock: this takes seconds for a million rows, while epochs apply records
         summed = sum_net(pa.table({"text": texts, NET: whole[NET]}), texts)  # different bits may have the same text
@@ -138,16 +160,16 @@ class ShadowComparison(ProcessFollower):
             only = [_first(rows, first) for rows, first in zip(only, paired, strict=True)]
         return Difference(n, same, only[0], only[1], self._since, len(pairs), columns)
 
-    def with_windows(self, spec: PondSpec, manifest: Manifest) -> Difference:
+    def with_windows(self, spec: PondSpec) -> Difference:
         """The difference until now, with the windows that are compared."""
-        both = [query for query in spec.all_queries if query.name in (self._query, self._shadow)]
-        found = self.difference(_keys(both))
+        by_name = {query.name: query for query in spec.all_queries}
+        both = [by_name[self._query], by_name[self._shadow]]
+        manifest = self._manifest  # rows of later records are left out below, as their windows end later
         closed = [time for query in both if (time := closed_until(query, manifest)) is not None]
+        closed_us = min(closed) if len(closed) == len(both) else None
+        found = self.difference(_keys(both), partial(_closed_rows, both=both, closed_us=closed_us))
         windows = [window for query in both if (window := self._first_window(query, spec)) is not None]
-        return found._replace(
-            first=max(windows) if len(windows) == len(both) else None,
-            closed_us=min(closed) if len(closed) == len(both) else None,
-        )
+        return found._replace(first=max(windows) if len(windows) == len(both) else None, closed_us=closed_us)
 
     def _first_window(self, query: AnyQuery, spec: PondSpec) -> FirstWindow | None:
         if not isinstance(query, Query):
@@ -156,6 +178,35 @@ class ShadowComparison(ProcessFollower):
         if from_us is None and closed_us is not None and query.window != RUNNING and isinstance(query.window, Sliced):
             from_us = query.window.first_open(closed_us)
         return first_window(query, from_us, closed_us, spec.streams)
+
+
+def _closed_rows(rows: pa.Table, both: Sequence[AnyQuery], closed_us: int | None) -> Mask:
+    """Which differing rows are of windows that end by `closed_us`; all rows if some do not show their window."""
+    chosen = np.ones(len(rows), bool)
+    net = rows[NET].to_numpy()
+    for query, of_query in zip(both, (net > 0, net < 0), strict=True):
+        ends = _ends_of(query, rows)
+        if ends is None:
+            return np.ones(len(rows), bool)
+        chosen &= ~of_query | (ends <= (closed_us if closed_us is not None else -FARTHEST_US))
+    return chosen
+
+
+def _ends_of(query: AnyQuery, rows: pa.Table) -> Ints | None:
+    """The end of the window of each row; None if rows do not show it."""
+    if not isinstance(query, Query) or not isinstance(query.window, Sliced | Session):
+        return None
+    columns = {bound: name for name, bound in bounds_of(query).items()}
+    if bound := next((bound for bound in ("end", "time") if bound in columns), None):
+        return _times(rows, columns[bound]) + (bound == "time")
+    if "start" in columns and isinstance(query.window, Sliding):
+        return _times(rows, columns["start"]) + query.window.size_us
+    return None
+
+
+def _times(rows: pa.Table, name: str) -> Ints:
+    [batch] = rows.combine_chunks().to_batches()
+    return np.asarray(row_column(batch, name).cast(pa.int64()))
 
 
 def _keys(queries: Iterable[AnyQuery]) -> tuple[str, ...]:

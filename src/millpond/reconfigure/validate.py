@@ -164,7 +164,7 @@ def alter(
     old = query_of(pond.spec, query.name)
     fresh = _new(pond.spec, streams)
     _check_parameters(pond.spec, query, fresh)
-    query = _in_place_of(old, query, (*pond.spec.streams, *fresh), other_steps=True)
+    query = _in_place_of(old, query, (*pond.spec.streams, *fresh))
     if isinstance(query, Query) and newest_by(query) is None:
         check_feeds(pond.spec, query.name, "altered so")
     check_upstream(pond.spec, query, (*pond.spec.streams, *fresh))
@@ -271,7 +271,7 @@ def shadow(
     fresh = _new(pond.spec, streams)
     _check_parameters(pond.spec, query, fresh)
     query = _in_place_of(old, query, (*pond.spec.streams, *fresh))
-    if fresh:
+    if not all(stream.steps for stream in fresh):
         what = f"The shadow of {query.name} would read a stream that the pond does not read yet."
         raise ChangeRefused(what, "Add it under another name.")
     if isinstance(query, Query) and query.changing:
@@ -292,8 +292,9 @@ def shadow(
             f"The windows of {query.name} depend on counts of events, so two versions would have different windows.",
             "Add it under another name.",
         )
-    since = beginning(pond.spec, plan_of(pond.spec), pond.manifest, query)
-    return Shadow(StoredQuery.of(query), _handed_over(pond, old, query, since), who)
+    since = beginning(pond.spec, plan_of(pond.spec), pond.manifest, query, fresh, now_us=pond.now_us)
+    steps_us = steps_begin(pond.spec, pond.manifest, query, fresh, now_us=pond.now_us)
+    return Shadow(StoredQuery.of(query), _handed_over(pond, old, query, since), who, streams=fresh, steps_us=steps_us)
 
 
 def promote(pond: KnownPond, name: str, who: str = "") -> Promote:
@@ -350,7 +351,7 @@ def _exchanged_at(pond: KnownPond, name: str, done: str) -> int | msgspec.UnsetT
         return msgspec.UNSET
     if newest_by(other) is None:
         check_feeds(spec, name, done)
-    if (now.window, now.late_after_us) == (other.window, other.late_after_us):
+    if (now.stream, now.window, now.late_after_us) == (other.stream, other.window, other.late_after_us):
         return msgspec.UNSET
     return _handed_over(pond, now, other, spec.since.get(other.name, msgspec.UNSET))
 
@@ -408,12 +409,10 @@ def _new(spec: PondSpec, streams: Sequence[Stream]) -> tuple[Stream, ...]:
     return tuple(stream for stream in streams if stream.name not in known)
 
 
-def _in_place_of(
-    old: AnyQuery, new: AnyQuery, streams: Sequence[Stream], *, other_steps: bool = False
-) -> AnyQuery:
+def _in_place_of(old: AnyQuery, new: AnyQuery, streams: Sequence[Stream]) -> AnyQuery:
     """The new version with the sinks and the mode of the old one, and its column `_complete` if the old one has it.
 
-    `other_steps`: the versions may have different inner queries, if each of their windows is known by its start.
+    The versions may have different inner queries if each of their windows is known by its start.
 
     Raises:
         ChangeRefused: its rows do not fit the sink.
@@ -422,7 +421,7 @@ def _in_place_of(
     if has_complete_column(old) and not has_complete_column(new):
         new = with_complete(new)
     by_name = {stream.name: stream for stream in streams}
-    handed = isinstance(old, Query) and isinstance(new, Query) and other_steps and can_hand_over(old, new)
+    handed = isinstance(old, Query) and isinstance(new, Query) and can_hand_over(old, new)
     steps_differ = old.streams != new.streams and any(inner_of(query, by_name) for query in (old, new))
     if steps_differ and not handed:
         raise ChangeRefused(

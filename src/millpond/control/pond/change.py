@@ -161,7 +161,7 @@ class QueryChanges:
         """
         opened = self._lifetime.open()
         check_compared(opened.spec, name)
-        return opened.followers.attached.compared[name].with_windows(opened.spec, opened.manifest())
+        return opened.followers.attached.compared[name].with_windows(opened.spec)
 
     def _version(
         self, name: str, query: str | Frame, repeats: Repeats | None = None, mode: Mode | None = None,

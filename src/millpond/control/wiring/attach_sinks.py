@@ -25,7 +25,6 @@ from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
 from millpond.reconfigure.catalog import shadow_name
 from millpond.reconfigure.shadow_report import ShadowComparison
-from millpond.runtime.epoch import watermarks
 from millpond.runtime.joins.lookup_rows import OpenRows
 from millpond.runtime.packets.row_batches import dead_letters_of
 
@@ -207,7 +206,7 @@ class AttachedSinks:
 
     def compare(self, name: str, since: int, manifest: Manifest) -> None:
         """Compare the rows of a query with those of its shadow, from record `since` on, at which `manifest` is."""
-        self.compared[name] = ShadowComparison(name, shadow_name(name), self._read, since, watermarks(manifest))
+        self.compared[name] = ShadowComparison(name, shadow_name(name), self._read, since, manifest)
         self._runners.first.add(self.compared[name])
 
     def stop_comparing(self, name: str) -> None:
