@@ -31,6 +31,7 @@ from millpond.runtime.inputs.file_parts import FileColumn, NotEqual
 from millpond.runtime.inputs.parquet_files import read_columns
 from millpond.spark.driver import driver
 from millpond.spark.reading.arrow_files import MOST_DELIVERED, NO_MEMORY, _Contents
+from millpond.spark.reading.file_source import list_in_driver
 from millpond.spark.session.session import reading_session
 from millpond.state.keys.keys import plain
 
@@ -171,7 +172,9 @@ def _array(values: Sequence[object], kind: pa.DataType) -> pa.Array:
 
 @pytest.fixture(scope="module")
 def reading(spark: SparkSession) -> Iterator[SparkSession]:
-    yield reading_session(spark)
+    session = reading_session(spark)
+    list_in_driver(session, [])  # as a pond does whose files are local
+    yield session
 
 
 def _ours(path: Path, shares: int = 1) -> pa.Table | None:

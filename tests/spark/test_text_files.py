@@ -27,6 +27,7 @@ from millpond.model.stream import Field, Stream
 from millpond.plan.explain.plan_text import explain
 from millpond.runtime.inputs.file_parts import CsvForm, FilePart, NotEqual
 from millpond.runtime.inputs.text_files import read_csv, read_lines
+from millpond.spark.reading.file_source import list_in_driver
 from millpond.spark.session.session import reading_session
 from millpond.spark.sources.value_formats import parsed
 
@@ -90,7 +91,9 @@ def _bits(table: pa.Table) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def reading(spark: SparkSession) -> Iterator[SparkSession]:
-    yield reading_session(spark)
+    session = reading_session(spark)
+    list_in_driver(session, [])  # as a pond does whose files are local
+    yield session
 
 
 def _check(reading: SparkSession, paths: Sequence[Path], kinds: Sequence[str], read: Read, **options: str) -> int:
