@@ -378,8 +378,8 @@ class Catalyst:
 
     def probe(self, parts: Iterable[JavaObject], attribute: JavaObject, value: int) -> list[int]:
         """Evaluate integer expressions over one column for a value above 2^31 (py4j sends smaller ones as int)."""
-        long = self.java_class("java.lang.Long").valueOf(value)
-        row = self.java_class(_PACKAGE + "InternalRow").fromSeq(self.seq([long]))
+        row = once(self._client, f"_millpond_row_{value}", lambda _client: self.java_class(
+            _PACKAGE + "InternalRow").fromSeq(self.seq([self.java_class("java.lang.Long").valueOf(value)])))
         attributes = self._class("package$AttributeSeq")(self.seq([attribute]))
         bind = self.module("expressions.BindReferences").bindReference
         return [int(bind(part, attributes, False).eval(row)) for part in parts]
