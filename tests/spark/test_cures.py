@@ -17,6 +17,7 @@ STREAM = "CREATE TABLE s (ts TIMESTAMP, k STRING, v BIGINT) USING json OPTIONS (
 FROM = "FROM STREAM s WATERMARK ts DELAY OF INTERVAL 1 SECOND"
 W = "window(ts, '10 seconds')"
 UPDATE = "TBLPROPERTIES ('emit' = 'update')"
+UNBOUND = f"SELECT a.k, b.v {FROM} AS a JOIN STREAM s WATERMARK ts DELAY OF INTERVAL 1 SECOND AS b ON a.k = b.k"
 
 
 def table(text: str, properties: str = "", name: str = "a") -> str:
@@ -91,6 +92,7 @@ CURES = [
     table(f"SELECT {W} AS w, sum(v) FILTER (WHERE k = 'a') AS a {FROM} GROUP BY ALL"),
     table("SELECT k, count(*) OVER (PARTITION BY k ORDER BY ts RANGE BETWEEN INTERVAL 1 HOUR PRECEDING AND CURRENT "
           f"ROW) AS n {FROM}"),
+    table(UNBOUND, "TBLPROPERTIES ('state.ttl' = '1 hour')"),
 ]  # fmt: skip
 """What the messages say to write instead."""
 
@@ -110,6 +112,15 @@ def test_files(spark: SparkSession, here: Path) -> None:
     for number, text in enumerate(CURES):
         with Pond(spark, here / f"c{number}") as pond:
             assert pond.load(STREAM + text)
+
+
+def test_a_text_without_a_statement_gets_the_argument(spark: SparkSession, here: Path) -> None:
+    with Pond(spark, here / "p") as pond:
+        pond.load(STREAM)
+        with pytest.raises(MillpondError, match="has no bound in event time") as error:
+            pond.add("a", UNBOUND)
+        assert "state_ttl='1 hour' in Pond.add, or --state-ttl '1 hour'" in error.value.cure, error.value
+        assert pond.add("a", UNBOUND, state_ttl="1 hour").text == UNBOUND
 
 
 def test_columns_that_files_do_not_have(spark: SparkSession, here: Path) -> None:

@@ -87,7 +87,10 @@ class Terms(NamedTuple):
     @property
     def ttl_cure(self) -> str:
         """How to declare the time after which state is forgotten, in the language of the query."""
-        return "'state.ttl' = '1 hour' in TBLPROPERTIES" if self.text else "state_ttl='1 hour' in Pond.add"
+        argument = "state_ttl='1 hour' in Pond.add"
+        if not self.text:
+            return argument
+        return f"'state.ttl' = '1 hour' in TBLPROPERTIES; for a SELECT alone {argument}, or --state-ttl '1 hour'"
 
     def named(self, outputs: Sequence[JavaObject]) -> list[tuple[str, JavaObject]]:
         """The output columns with their names."""
