@@ -115,7 +115,7 @@ class Client:
         places = places_of(pond if pond is not None else only_pond())
         if url is None:
             leader = places.known_leader()
-            url, certificate = leader.url, certificate or leader.certificate
+            url, certificate = leader.url, certificate or leader.known_certificate
         return cls(url, token or places.known_secret(), certificate=certificate, who=who, timeout=timeout)
 
     def console_link(self) -> str:

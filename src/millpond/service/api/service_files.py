@@ -57,6 +57,11 @@ class Leader(msgspec.Struct, frozen=True):
     certificate: str | None = None
     pg: str | None = None
 
+    @property
+    def known_certificate(self) -> str | None:
+        """The path of the certificate, if this host has such a file: the leader may run on another host."""
+        return self.certificate if self.certificate and os.path.isfile(self.certificate) else None
+
 
 class _Standby(msgspec.Struct, frozen=True):
     """What a standby of a pond in an object store announces: its address, and the leader's sign of life that it knows.

@@ -406,7 +406,7 @@ def _address(
         pond = folder or only_pond()
         places = places_of(pond)
         leader = places.known_leader()
-        token, certificate = token or places.known_secret(), certificate or leader.certificate
+        token, certificate = token or places.known_secret(), certificate or leader.known_certificate
         if (pg := pg or leader.pg) is None:
             return start(pond, token)
     return SqlAddress(pg, token, certificate)

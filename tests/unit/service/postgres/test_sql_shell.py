@@ -7,6 +7,7 @@ import os
 import socket
 from contextlib import redirect_stdout
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from millpond.errors import NotServingError, QueryRefused, RequestError, SetupEr
 from millpond.service.api.messages import Changed, Priced, QueryShown
 from millpond.service.api.service_files import Leader, Places
 from millpond.service.terminal.commands import print_lines
-from millpond.service.terminal.sql_shell import EndpointClient, QueryChange, Shell, SqlAddress, change_of
+from millpond.service.terminal.sql_shell import EndpointClient, QueryChange, Shell, SqlAddress, _address, change_of
 from millpond.service.terminal.text import table_lines
 
 
@@ -63,6 +64,16 @@ def test_the_shell_starts_an_endpoint_for_a_service_without_one(served: Any) -> 
     where = ["--checkpoint", str(served.folder), "--json", "-c", "SELECT page, n FROM visits WHERE page = 'it''s'"]
     done = CliRunner().invoke(app, ["sql", *where])
     assert (done.exception, done.output) == (None, '{"page":"it\'s","n":1}\n')
+
+
+def test_the_shell_does_not_read_the_certificate_of_a_leader_on_another_host(tmp_path: Path) -> None:
+    places = Places(tmp_path)
+    places.make()
+    own = {"certificate": str(tmp_path / "elsewhere.pem"), "pg": "pond.example:5"}
+    places.write_leader(Leader("https://pond.example", os.getpid(), "writer", **own))
+    found = _address(tmp_path, None, None, "token", None, pytest.fail)
+    assert found == SqlAddress("pond.example:5", "token", None)
+    assert found.arguments()["sslrootcert"] == "system"
 
 
 def cut(endpoint: EndpointClient) -> None:
