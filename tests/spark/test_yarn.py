@@ -267,7 +267,7 @@ def test_yarn_starts_the_driver_again_and_clients_find_it(
     (tmp_path / "served.sql").write_text(SERVED.format(base=base))
     serve = ["serve", "served.sql", "--checkpoint", base / "pond", "--master", "yarn", "--instances", "2"]
     submit = [HOME / "bin" / "spark-submit", "--master", "yarn", "--deploy-mode", "cluster", "--files", "served.sql"]
-    command = [str(word) for word in (*submit, ROOT / "deploy" / "yarn" / "pond.py", *serve)]
+    command = [str(word) for word in (*submit, ROOT / "deploy" / "pond.py", *serve)]
     environment = {
         **os.environ, **yarn.environment, "SPARK_CONF_DIR": str(tmp_path / "settings"), "JAVA_HOME": str(java.home),
     }  # fmt: skip

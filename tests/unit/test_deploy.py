@@ -26,7 +26,10 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 TOOLS = Path(sys.executable).parent
 EXECUTOR = DEPLOY / "kubernetes" / "executor.yaml"
 """The template of pods from which Spark makes those of executors."""
+DRIVER = DEPLOY / "cluster-mode" / "driver.yaml"
+"""The template of the pod from which spark-submit makes that of the driver."""
 DEFAULTS = (DEPLOY / "kubernetes" / "spark-defaults.conf").read_text()
+SUBMITTED = (DEPLOY / "cluster-mode" / "spark-defaults.conf").read_text()
 CHART = DEPLOY / "helm"
 VALUES = {"checkpoint": "s3://bucket/ponds/orders", "sql": "CREATE TABLE a;\nCREATE TABLE b;\n"}
 """The least that a user must give."""
@@ -95,7 +98,7 @@ def test_the_command_that_waits_for_the_starter_ends() -> None:
 
 
 def test_the_manifests_fit_kubernetes() -> None:
-    run(TOOLS / "kubernetes-validate", "--strict", *MANIFESTS)
+    run(TOOLS / "kubernetes-validate", "--strict", *MANIFESTS, DRIVER)
 
 
 NOTES = "NOTES.txt"
@@ -228,6 +231,43 @@ def test_executors_have_no_more_rights_than_the_driver(manifests: dict[tuple[str
     assert f"kubernetes/{EXECUTOR.name}" in files
 
 
+def test_a_submitted_driver_has_the_rights_and_probes_of_the_pod(manifests: dict[tuple[str, str], dict]) -> None:
+    pod, [https] = yaml.safe_load(DRIVER.read_text()), manifests["Service", "pond"]["spec"]["ports"]
+    ours, theirs = pod["spec"], manifests["StatefulSet", "pond"]["spec"]["template"]["spec"]
+    assert pod["metadata"]["labels"].items() >= manifests["Service", "pond"]["spec"]["selector"].items()
+    for part in ("securityContext", "terminationGracePeriodSeconds"):
+        assert ours[part] == theirs[part], part
+    [driver], [pond] = ours["containers"], theirs["containers"]
+    for part in ("name", "securityContext", "startupProbe", "livenessProbe", "readinessProbe"):
+        assert driver[part] == pond[part], part
+    assert driver["ports"] == [{"name": "https", "containerPort": https["port"]}], "Spark adds its own"
+    assert driver["volumeMounts"] == [mount for mount in pond["volumeMounts"] if mount["name"] != "pond"]
+    assert ours["volumes"] == theirs["volumes"]
+
+
+def test_the_settings_of_cluster_mode_agree_with_the_manifests(manifests: dict[tuple[str, str], dict]) -> None:
+    spark, plain = settings(SUBMITTED), settings(DEFAULTS)
+    of_the_pod = {"spark.driver.host", "spark.driver.bindAddress", "spark.kubernetes.driver.pod.name"}
+    assert not of_the_pod & {*spark}, "spark-submit refuses these, or the pod could not be submitted again"
+    templates = {name for name in spark if name.endswith("podTemplateFile")}
+    assert {name: DEPLOY.parent / spark[name] for name in templates} == {
+        "spark.kubernetes.driver.podTemplateFile": DRIVER, "spark.kubernetes.executor.podTemplateFile": EXECUTOR
+    }  # fmt: skip
+    common = {*plain} & {*spark} - templates
+    assert {name: spark[name] for name in common} == {name: plain[name] for name in common}
+    assert {"spark.authenticate", "spark.decommission.enabled", "spark.executor.failuresValidityInterval"} < common
+    accounts = [spark[f"spark.kubernetes.authenticate.{who}.serviceAccountName"] for who in ("driver", "executor")]
+    pond = manifests["StatefulSet", "pond"]["spec"]["template"]["spec"]
+    assert accounts[0] == pond["serviceAccountName"] and ("ServiceAccount", accounts[1]) in manifests
+    [driver] = yaml.safe_load(DRIVER.read_text())["spec"]["containers"]
+    assert spark["spark.kubernetes.driver.podTemplateContainerName"] == driver["name"]
+    secrets = {name.rpartition(".")[2]: value for name, value in spark.items() if ".driver.secretKeyRef." in name}
+    [token] = [one for one in pond["containers"][0]["env"] if one["name"] == "MILLPOND_TOKEN"]
+    assert secrets["MILLPOND_TOKEN"] == ":".join(token["valueFrom"]["secretKeyRef"].values())
+    for name in {*secrets} - {"MILLPOND_TOKEN"}:
+        assert spark[f"spark.kubernetes.executor.secretKeyRef.{name}"] == secrets[name], "tasks write to the store"
+
+
 def test_an_executor_may_finish_its_task_before_its_pod_is_killed() -> None:
     """With Kubernetes's 30 seconds, a longer task would be killed in the middle, although the script waits for it."""
     [waits] = re.findall(r"^timeout (\d+) ", (DEPLOY / "decommission.sh").read_text(), re.MULTILINE)
@@ -245,7 +285,7 @@ def test_the_script_waits_until_an_executor_has_finished_its_task(tmp_path: Path
         assert (tmp_path / "task").read_text() == "done\n"
 
 
-@pytest.mark.parametrize("cluster", ["kubernetes", "yarn"])
+@pytest.mark.parametrize("cluster", ["cluster-mode", "kubernetes", "yarn"])
 def test_executors_that_failed_long_ago_do_not_end_a_pond(cluster: str) -> None:
     """By default Spark counts all that have ever failed."""
     assert "spark.executor.failuresValidityInterval" in settings((DEPLOY / cluster / "spark-defaults.conf").read_text())
@@ -276,6 +316,63 @@ def test_an_executor_gets_the_options_that_spark_passes(tmp_path: Path) -> None:
     assert words[:6] == ["-Da=b c", "-Xss32m", "-Xms2048m", "-Xmx2048m", "-cp", "/conf:/more.jar:/opt/spark/jars/*"]
     assert words[6].endswith(".KubernetesExecutorBackend")
     assert words[words.index("--driver-url") + 1] == "spark://x@pond-0.driver:7078"
+
+
+PROGRAM = """#!/bin/sh
+for word in "$@"; do echo "$word"; done
+cat "$SPARK_CONF_DIR/spark-defaults.conf" "$SPARK_CONF_DIR/log4j2.properties"
+stat -c %a "$SPARK_CONF_DIR"
+"""
+"""A `python` that prints its words, and the settings that Spark's launcher would read."""
+
+
+def driver(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """What the entry point does in the pod of a driver with some settings; `{}` in a word is the file of settings."""
+    python, given = tmp_path / "bin" / "python", tmp_path / "conf" / "spark.properties"
+    for file, text in ((python, PROGRAM), (given, "#Java properties\nspark.app.id=spark-1\nspark.app.name=a\\=b\n"
+                       "spark.submit.deployMode=cluster\n"), (given.with_name("log4j2.properties"), "level=warn\n")):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)  # fmt: skip
+    python.chmod(0o755)
+    environment = {
+        "PATH": f"{python.parent}:{os.environ['PATH']}", "SPARK_CONF_DIR": str(given.parent), "TMPDIR": str(tmp_path),
+        "SPARK_DRIVER_BIND_ADDRESS": "10.0.0.8",
+    }  # fmt: skip
+    command = [str(DEPLOY / "entrypoint.sh"), *(word.format(given) for word in words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ | environment)
+
+
+AS_PYTHON = ("driver", "--properties-file", "{}", "--class", "org.apache.spark.deploy.PythonRunner")
+
+
+def test_a_submitted_driver_starts_its_program_with_the_settings_that_spark_passes(tmp_path: Path) -> None:
+    done = driver(tmp_path, *AS_PYTHON, "local:///usr/local/bin/pond.py", "serve", "a b.sql", "--class", "x")
+    assert done.stdout.splitlines() == [
+        "/usr/local/bin/pond.py", "serve", "a b.sql", "--class", "x",
+        "#Java properties", "spark.app.name=a\\=b", "spark.submit.deployMode=cluster",
+        "spark.submit.deployMode=client", "spark.driver.bindAddress=10.0.0.8", "level=warn", "700",
+    ], done.stderr  # fmt: skip
+
+
+def test_the_submitted_program_is_in_the_image() -> None:
+    [copied] = re.findall(r"^COPY (.* deploy/pond\.py) (.*)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    page = (DEPLOY.parent / "docs" / "how-to" / "deploy.md").read_text()
+    for text in (page, (DEPLOY / "entrypoint.sh").read_text()):
+        assert f"local://{copied[1]}pond.py" in text
+    assert "!deploy/pond.py" in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+
+
+@pytest.mark.parametrize(("words", "reason"), [
+    (("driver", "--properties-file", "{}", "--class", "org.example.Main", "local:///a.jar"), "programs in Python"),
+    ((*AS_PYTHON, "s3a://bucket/pond.py"), "not in the image: submit local:///usr/local/bin/pond.py"),
+    (AS_PYTHON, "not in the image"),
+    ((*AS_PYTHON[:3], "--proxy-user", "eve", "local:///a.py"), "does not know the option --proxy-user"),
+    ((*AS_PYTHON[:2],), "has no value"),
+    (("driver", *AS_PYTHON[3:], "local:///a.py"), "has no --properties-file"),
+])  # fmt: skip
+def test_a_driver_that_the_image_cannot_run_is_refused(words: tuple[str, ...], reason: str, tmp_path: Path) -> None:
+    done = driver(tmp_path, *words)
+    assert done.returncode == 2 and reason in done.stderr and done.stdout == ""
 
 
 def test_other_words_are_a_subcommand(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def _replace(restarts: Restarts) -> NoReturn:
         end_process(
             SparkError(
                 "This service cannot restart itself, because spark-submit has started its JVM.",
-                "In cluster mode YARN starts both again; otherwise submit it again.",
+                "In YARN's cluster mode, YARN starts both again. Elsewhere, submit it again.",
             )
         )
     end_java()

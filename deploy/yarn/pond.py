@@ -1,5 +1,0 @@
-"""Runs a subcommand of `millpond` in the driver that YARN starts: the program for `spark-submit`."""
-
-from millpond.cli import main
-
-main()
