@@ -59,7 +59,7 @@ class Topic:
         return self.step
 
     def begin(self, messages: Iterable[Message]) -> None:
-        self.begun = [json.loads(message.value or b"{}")["customer"] for message in messages]
+        self.begun = [json.loads(value or b"{}")["customer"] for _, value, *_ in messages]
 
     def commit(self, step: Cursor) -> None:
         self.rows += self.begun

@@ -286,10 +286,10 @@ class _Replays:
 
     def __init__(self, folder: Path, connection: str | None, topic: str | None) -> None:
         try:
-            from millpond.followers.sinks.kafka_publisher import ANY_PARTITION, Message, Publisher
+            from millpond.followers.sinks.kafka_publisher import ANY_PARTITION, Publisher
         except ImportError as error:
             raise SetupError(f"The library for Kafka is missing: {error}.", f"Run `{install('kafka')}`.") from error
-        self._make, self._message, self._any = Publisher, Message, ANY_PARTITION
+        self._make, self._any = Publisher, ANY_PARTITION
         self._letters, self._connection, self._topic = LetterFolder.of(folder), connection, topic
         self._parts = [*self._letters.parts()]
         self._floors: dict[str, int] = {}  # by reason, the last record whose letters earlier replays have sent
@@ -360,10 +360,10 @@ class _Replays:
         self._floors |= floors
         for n, mark, rows in self.pending(floors):
             publisher.begin(
-                self._message(
-                    self._topic or row["topic"], row["key"], row["value"],
-                    [("millpond-replay", f"{row['topic']}-{row['partition']}@{row['offset']}")],
+                (
+                    self._topic or row["topic"], row["value"], row["key"],
                     self._any if self._topic else row["partition"],
+                    [("millpond-replay", f"{row['topic']}-{row['partition']}@{row['offset']}")],
                 )
                 for row in rows
             )  # fmt: skip

@@ -21,7 +21,7 @@ from millpond.faults import reached
 from millpond.followers.cursors import CursorFile, CursorPath, cursor_path, follower_name, is_next, make_folder
 from millpond.followers.record_rows import RowsReader, key_columns
 from millpond.followers.sinks.context import SinkContext
-from millpond.followers.sinks.kafka_publisher import Message, Publisher
+from millpond.followers.sinks.kafka_publisher import ANY_PARTITION, Headers, Message, Publisher
 from millpond.followers.sinks.text import json_objects
 from millpond.log.cursor import NOTHING_APPLIED, Cursor, ahead, cursor_at
 from millpond.log.manifest import Manifest
@@ -161,12 +161,12 @@ def messages(query: str, topic: str, n: int, table: pa.Table, keys: Sequence[str
     of_query, of_epoch, unrevised = ("query", query), ("epoch", str(n)), ("revision", "0")
     for row, value in enumerate(values):
         revision = ("revision", str(revisions[row])) if revisions else unrevised
-        headers: list[tuple[str, str | bytes | None]] = [of_query, of_epoch, ("row", str(row)), revision]
+        headers: Headers = [of_query, of_epoch, ("row", str(row)), revision]
         deleted = ops is not None and ops[row] == DELETE
         if ops is not None:
             headers.append(("op", str(ops[row])))
         key = f"[{','.join([name, *(of[row] for of in by_key)])}]".encode() if keys else None
-        yield Message(topic, key, None if deleted else value, headers)
+        yield topic, None if deleted else value, key, ANY_PARTITION, headers
 
 
 def _members(table: pa.Table, name: str) -> list[str]:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
 from contextlib import closing, suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
@@ -42,14 +42,13 @@ ANY_PARTITION = -1
 """The partition of a message whose partition is determined by its key."""
 
 
-class Message(NamedTuple):
-    """A message to send; `value` None deletes the key in a compacted topic."""
+Headers: TypeAlias = list[tuple[str, str | bytes | None]]
 
-    topic: str
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, str | bytes | None]]
-    partition: int = ANY_PARTITION
+Message: TypeAlias = tuple[str, bytes | None, bytes | None, int, Headers]
+"""A message to send: its topic, value, key, partition and headers; value None deletes the key in a compacted topic.
+
+It is a plain tuple, because a named one takes a fifth of the time in which a message is made and queued.
+"""
 
 
 class Publisher:
@@ -124,8 +123,12 @@ class Publisher:
         try:
             if self._transactions:
                 producer.begin_transaction()
-            for place, message in enumerate(messages):
-                self._produce(producer, message)
+            produce = producer.produce
+            for place, (topic, value, key, partition, headers) in enumerate(messages):
+                try:  # this loop takes most of a sink's time, so it calls no further function in Python
+                    produce(topic, value, key, partition, headers=headers)
+                except BufferError:  # its queue is full
+                    _produce_later(producer, (topic, value, key, partition, headers))
                 if not place % _POLLED:
                     producer.poll(0)
             if not self._transactions:
@@ -202,15 +205,6 @@ class Publisher:
         if self._refused or left:
             raise KafkaException(self._refused[0] if self._refused else KafkaError(KafkaError._TIMED_OUT))
 
-    def _produce(self, producer: Producer, message: Message) -> None:
-        topic, key, value, headers, partition = message
-        while True:
-            try:
-                producer.produce(topic, value, key, partition, headers=headers)
-                break
-            except BufferError:  # its queue is full
-                producer.poll(1.0)
-
     def _manner(self) -> dict[str, Any]:
         refused = self._refused = []  # of this producer: an abandoned one may still report errors
 
@@ -242,6 +236,16 @@ class Publisher:
             f"Kafka did not take what is for the topic {self._topic}: {reason}.",
             "It is tried again; nothing is lost meanwhile.",
         )
+
+
+def _produce_later(producer: Producer, message: Message) -> None:
+    """Add a message to the full queue of a producer, as soon as it has room."""
+    topic, value, key, partition, headers = message
+    while True:
+        producer.poll(1.0)
+        with suppress(BufferError):
+            producer.produce(topic, value, key, partition, headers=headers)
+            return
 
 
 def _committed(group: Consumer, topic: str) -> TopicPartition:

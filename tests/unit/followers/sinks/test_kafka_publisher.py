@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from millpond.errors import StoreError
 from millpond.followers.sinks import kafka_publisher
-from millpond.followers.sinks.kafka_publisher import Publisher, _committed
+from millpond.followers.sinks.kafka_publisher import ANY_PARTITION, Message, Publisher, _committed
 from millpond.log.cursor import Cursor
 
 
@@ -81,3 +81,31 @@ def test_a_wait_for_a_broker_that_is_down_ends_when_the_pond_stops(
     with pytest.raises(StoreError, match=r"no broker can be reached \(127\.0\.0\.1:9.*refused"):
         publisher.connect()
     assert not publisher.connected
+
+
+class FullQueue:
+    """A producer whose queue is full until it has been polled twice."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[object, ...]] = []
+        self.polls = 0
+
+    def begin_transaction(self) -> None:
+        pass
+
+    def poll(self, _seconds: float) -> int:
+        self.polls += 1
+        return 0
+
+    def produce(self, *message: object, headers: object) -> None:
+        if self.polls < 2:
+            raise BufferError
+        self.sent.append((*message, headers))
+
+
+def test_messages_wait_for_room_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    publisher, producer = Publisher("p", "t", None), FullQueue()
+    monkeypatch.setattr(publisher, "_producer", producer)
+    sent: list[Message] = [("t", b"value", b"key", 1, [("row", "0")]), ("t", None, None, ANY_PARTITION, [("row", "1")])]
+    publisher.begin(sent)
+    assert producer.sent == sent
