@@ -126,10 +126,11 @@ class AttachedSinks:
         Raises:
             ForeignPondError, PlaceError: a folder does not fit.
         """
+        # A second follower of a folder that is behind would begin after `since`, and so would skip letters.
         known = self._runners.cursors()
-        for follower in self._letter_followers(streams, since):
-            if follower.name not in known:
-                self._runners.first.add(follower)
+        new = (one for one in streams if follower_name(dead_letters_of(one.name), False) not in known)
+        for follower in self._letter_followers(new, since):
+            self._runners.first.add(follower)
 
     def _letter_followers(self, streams: Iterable[Stream], since: int = NOTHING_APPLIED) -> list[Follower]:
         return [
