@@ -10,6 +10,7 @@ from millpond.version import VERSION as __version__
 if TYPE_CHECKING:
     from millpond.control.pond.pond import Pond
     from millpond.control.wiring.latest_rows import LatestRows
+    from millpond.model.endpoints import Sink
     from millpond.service.api.client import Client
     from millpond.spark.frontend.match_recognize import match_recognize
     from millpond.spark.frontend.window_functions import count_window, cumulate_window, window
@@ -19,6 +20,7 @@ __all__ = [
     "Client",
     "LatestRows",
     "Pond",
+    "Sink",
     "__version__",
     "count_window",
     "cumulate_window",
@@ -31,6 +33,7 @@ _HOMES = {
     "Client": "millpond.service.api.client",
     "LatestRows": "millpond.control.wiring.latest_rows",
     "Pond": "millpond.control.pond.pond",
+    "Sink": "millpond.model.endpoints",
     "count_window": "millpond.spark.frontend.window_functions",
     "cumulate_window": "millpond.spark.frontend.window_functions",
     "match_recognize": "millpond.spark.frontend.match_recognize",

@@ -252,7 +252,11 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class Sink(msgspec.Struct, frozen=True):
-    """Where a query's rows are written: `format`, and `path` if the format is a folder. No option may be a secret."""
+    """Where a query's rows are written: `format`, and `path` if the format is a folder. No option may be a secret.
+
+    >>> Sink("kafka", options=(("topic", "alerts"),)).path is None
+    True
+    """
 
     format: str = NOWHERE
     path: str | None = None

@@ -252,7 +252,7 @@ class Declarations:
         wrong = next((one for one in (options.sink, options.late) if not isinstance(one, Sink | None)), None)
         if wrong is not None:
             raise QueryTypeError(
-                f"The sink of {name} is {wrong!r}, which is not a Sink.", "Write Sink('json', 'FOLDER')."
+                f"The sink of {name} is {wrong!r}, which is not a Sink.", "Write millpond.Sink('json', 'FOLDER')."
             )
         how: dict[str, Any] = options._asdict()
         budget, incomplete = how.pop("budget"), how.pop("incomplete")
