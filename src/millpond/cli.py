@@ -260,7 +260,7 @@ def why(
     if as_json:
         typer.echo(msgspec.json.encode(found).decode())
     else:
-        typer.echo("\n".join(map(printable, found.text.split("\n"))), nl=False)
+        typer.echo(found.text, nl=False)
 
 
 def _read_why(folder: Path, query: str) -> WhyShown:

@@ -11,6 +11,7 @@ import msgspec
 from millpond.clock import utc
 from millpond.control.diagnose.facts import Facts
 from millpond.control.diagnose.why_message import WIDEST, Cause, WhyShown, WindowShown
+from millpond.formats.escapes import printable
 from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
@@ -59,14 +60,17 @@ def _window(due: Due | None) -> WindowShown | None:
 
 
 def draw(why: Why, width: int = WIDEST) -> str:
-    """The report as text of at most `width` columns (60 to 100); only long names may exceed it."""
+    """The report as text of at most `width` columns (60 to 100), with control characters as escapes.
+
+    Only long names and escapes may exceed the width.
+    """
     facts, width = why.facts, min(WIDEST, max(_NARROWEST, width))
     lines = [*_wrapped(_title(facts), width), *_committed(facts), "", *_funnel(facts, min(_BAR, width - 27)), ""]
     lines += [*_timeline(facts, width), *_partitions(facts), ""]
     for cause in why.causes:
         first, *listed = cause.text.split("\n")
         lines += [*_wrapped(f"→ {first}", width), *(f"  {line}" for line in listed)]
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(printable, lines)) + "\n"
 
 
 def computation_text(query: AnyQuery) -> str:

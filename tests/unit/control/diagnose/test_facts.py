@@ -235,6 +235,16 @@ def test_reasons_of_a_topic_name_no_files_and_advice_follows_them(folder: Path) 
     assert failing.code == "failing" and failing.text.endswith(": [MP-SOURCE] No broker.")
 
 
+def test_control_characters_of_a_reason_are_escapes_wherever_the_report_is_printed(folder: Path) -> None:
+    reason = "ValueError: bad card '\x1b]0;owned\x07\x1b[2J\u202e\u2028'"
+    why = explain_why(replace(Bench(folder, query()).facts(), quarantined=reason))
+    shown = why.shown()
+    for text in (str(why), why._repr_html_(), str(shown), shown._repr_html_()):
+        assert r"\x1b]0;owned\x07\x1b[2J\u202e\u2028" in text
+        assert all(part.isprintable() for part in text.split("\n"))
+    assert shown.quarantined == reason, "fields have the text as it is"
+
+
 def test_what_raises_is_dead(folder: Path) -> None:
     bench = Bench(folder, query(argument=call("divide", (V, call("subtract", (V, V), "bigint")), "bigint")))
     bench.events([1])
