@@ -36,7 +36,7 @@ run_driver() {
     [ ! -f "$file" ] || cp "$file" "$folder"
   done
   # Of two equal settings the last one counts. Without its id, each JVM of the driver has executors of its own.
-  grep -v '^spark\.app\.id=' "$properties" > "$folder/spark-defaults.conf"
+  sed '/^spark\.app\.id=/d' "$properties" > "$folder/spark-defaults.conf"
   printf '%s\n' "spark.submit.deployMode=client" "spark.driver.bindAddress=$SPARK_DRIVER_BIND_ADDRESS" \
     >> "$folder/spark-defaults.conf"
   export SPARK_CONF_DIR="$folder"

@@ -326,13 +326,15 @@ stat -c %a "$SPARK_CONF_DIR"
 """A `python` that prints its words, and the settings that Spark's launcher would read."""
 
 
-def driver(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+GIVEN = "#Java properties\nspark.app.id=spark-1\nspark.app.name=a\\=b\nspark.submit.deployMode=cluster\n"
+
+
+def driver(tmp_path: Path, *words: str, settings: str = GIVEN) -> subprocess.CompletedProcess[str]:
     """What the entry point does in the pod of a driver with some settings; `{}` in a word is the file of settings."""
     python, given = tmp_path / "bin" / "python", tmp_path / "conf" / "spark.properties"
-    for file, text in ((python, PROGRAM), (given, "#Java properties\nspark.app.id=spark-1\nspark.app.name=a\\=b\n"
-                       "spark.submit.deployMode=cluster\n"), (given.with_name("log4j2.properties"), "level=warn\n")):
+    for file, text in ((python, PROGRAM), (given, settings), (given.with_name("log4j2.properties"), "level=warn\n")):
         file.parent.mkdir(exist_ok=True)
-        file.write_text(text)  # fmt: skip
+        file.write_text(text)
     python.chmod(0o755)
     environment = {
         "PATH": f"{python.parent}:{os.environ['PATH']}", "SPARK_CONF_DIR": str(given.parent), "TMPDIR": str(tmp_path),
@@ -352,6 +354,14 @@ def test_a_submitted_driver_starts_its_program_with_the_settings_that_spark_pass
         "#Java properties", "spark.app.name=a\\=b", "spark.submit.deployMode=cluster",
         "spark.submit.deployMode=client", "spark.driver.bindAddress=10.0.0.8", "level=warn", "700",
     ], done.stderr  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", ["", "spark.app.id=spark-1\n"])
+def test_a_driver_without_other_settings_starts(settings: str, tmp_path: Path) -> None:
+    done = driver(tmp_path, *AS_PYTHON, "local:///usr/local/bin/pond.py", settings=settings)
+    assert done.returncode == 0, done.stderr
+    added = ["spark.submit.deployMode=client", "spark.driver.bindAddress=10.0.0.8"]
+    assert done.stdout.splitlines() == ["/usr/local/bin/pond.py", *added, "level=warn", "700"]
 
 
 def test_the_submitted_program_is_in_the_image() -> None:
