@@ -202,10 +202,13 @@ class _Settings:
     def records(self, truth: Truth, names: Iterable[str]) -> dict[str, int]:
         """The records of these changes, by the name of the parameter; they are read until each name is found."""
         missing = set(names)
+        if not missing:
+            return {}
         with self._lock:
-            newest, found = self._newest, dict[str, int]()
-            for one in islice(history(truth.log, truth.manifest), _MOST_CHANGES) if missing else ():
+            newest, found, earlier = self._newest, dict[str, int](), dict[str, int]()
+            for one in islice(history(truth.log, truth.manifest), _MOST_CHANGES):
                 if one.n <= newest:
+                    earlier = self._found
                     break
                 self._newest = max(self._newest, one.n)
                 if isinstance(one.change, SetParameter):
@@ -213,7 +216,8 @@ class _Settings:
                     missing.discard(one.change.name)
                     if not missing:
                         break
-            self._found |= found
+            # If changes were left out, an earlier record need not be the newest one that set its parameter.
+            self._found = earlier | found
             return dict(self._found)
 
 

@@ -84,6 +84,35 @@ def test_the_catalog_is_the_fold_of_the_log(tmp_path: Path, monkeypatch: pytest.
     assert frozen.history(9) == found
 
 
+def test_a_record_that_may_not_have_set_the_current_value_is_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two readings, more changes are made than a reading searches."""
+    monkeypatch.setattr(log_reader, "_MOST_CHANGES", 2)
+    pond, catalog = ChangingPond(tmp_path, [STREAM], [each("one")]), LogReader(tmp_path)
+    (tmp_path / "pond.id").write_text("p")
+    newest = [pond.change(Pause("one"))]
+
+    def put(name: str, value: int) -> None:
+        newest.append(pond.change(SetParameter(name, literal(value, "bigint"), before=newest[-1])))
+
+    def records(reader: LogReader = catalog) -> dict[str, int | None]:
+        return {one.name: one.record for one in reader.parameters()}
+
+    put("least", 7)
+    assert records() == {"least": 2}
+    put("other", 1)
+    assert records() == {"least": 2, "other": 3}, "all changes were read"
+    put("least", 8)
+    put("other", 2)
+    put("other", 3)
+    assert records() == records(LogReader(tmp_path)) == {"least": None, "other": 6}
+    put("least", 9)
+    assert records() == {"least": 7, "other": 6}
+    put("other", 4)
+    assert records() == {"least": 7, "other": 8}
+
+
 def test_a_query_over_a_derived_stream_is_shown_over_the_declared_ones(tmp_path: Path) -> None:
     derived = Stream("tx_1a2b3c4d", STREAM.columns, made_of=Derivation("tx WITH f(s) AS e", ("tx",), "digest"))
     (tmp_path / "pond.id").write_text("local")
