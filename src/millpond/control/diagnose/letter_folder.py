@@ -19,6 +19,11 @@ from millpond.log.port import numbered_name
 from millpond.runtime.packets.row_batches import dead_letters_of
 
 
+def file_name(n: int) -> str:
+    """The name of the file of the dead letters of record `n`."""
+    return f"part-{numbered_name(n)}.parquet"
+
+
 class LetterFolder(NamedTuple):
     """A folder of dead letters, and the marker that names their stream."""
 
@@ -70,7 +75,7 @@ class LetterFolder(NamedTuple):
 
     def content(self, n: int) -> bytes:
         """The file of the dead letters of record `n`."""
-        return self.folder.read(f"part-{numbered_name(n)}.parquet") or b""
+        return self.folder.read(file_name(n)) or b""
 
     def mark(self, n: int) -> str:
         """Identifies the content of the file of record `n`: a pond that lost the record may write another one."""

@@ -1,8 +1,8 @@
 """Records in the folder of dead letters which of them a replay has sent, for lists; Kafka decides what is still sent.
 
 A replay writes one file after its last transaction. If it ends before, the next replay to the same target learns from
-Kafka what was sent, and records that. A file whose letters differ from those that were sent counts no more: the pond
-has lost their record.
+Kafka what was sent, and records that. If the last file of a span has other letters than those that were sent, the span
+counts no more: the pond has lost their record. If it was removed, the span still counts, as it does for a replay.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from millpond.clock import now_us
-from millpond.control.diagnose.letter_folder import LetterFolder
+from millpond.control.diagnose.letter_folder import LetterFolder, file_name
 from millpond.control.diagnose.letter_message import Sending
 from millpond.errors import PlaceError
 from millpond.tokens import writer_token
@@ -48,12 +48,12 @@ class Journal:
 
     def __init__(self, letters: LetterFolder) -> None:
         self._letters = letters
-        names = sorted(name for name in letters.folder.names() if name.startswith(_PREFIX))
+        self._names = frozenset(letters.folder.names())
         self._by_reason: dict[str, list[Entry]] = {}
-        for entry in map(self._read, names):
+        for entry in map(self._read, sorted(name for name in self._names if name.startswith(_PREFIX))):
             for reason in entry.spans:
                 self._by_reason.setdefault(reason, []).append(entry)
-        self._marks: dict[int, str] = {}
+        self._marks: dict[int, str | None] = {}
 
     def _read(self, name: str) -> Entry:
         try:
@@ -78,13 +78,14 @@ class Journal:
         found: dict[tuple[str | None, str], Entry] = {}
         for entry in self._by_reason.get(reason, ()):
             span = entry.spans[reason]
-            if span.after < n <= span.last and self._mark(span.last) == span.mark:
+            if span.after < n <= span.last and self._mark(span.last) in (None, span.mark):
                 found.setdefault((entry.topic, entry.servers), entry)
         return found
 
-    def _mark(self, n: int) -> str:
+    def _mark(self, n: int) -> str | None:
+        """The mark of the file of record `n`; None: there is no such file."""
         if n not in self._marks:
-            self._marks[n] = self._letters.mark(n)
+            self._marks[n] = self._letters.mark(n) if file_name(n) in self._names else None
         return self._marks[n]
 
 

@@ -94,6 +94,14 @@ def test_letters_of_a_record_that_the_pond_lost_are_pending(folder: Path) -> Non
     assert listed(folder) == [(A, 2, ""), (B, 2, "")]
 
 
+@pytest.mark.parametrize("removed", [2, 3])
+def test_the_other_letters_stay_marked_if_a_file_was_removed(folder: Path, removed: int) -> None:
+    record(LetterFolder.of(folder), "ann", None, "h:1", {A: (-1, 3)})
+    (folder / f"part-{removed:020d}.parquet").unlink()
+    left, pending = {2: (2, [(B, 1, "")]), 3: (1, [(B, 2, "")])}[removed]
+    assert sorted(listed(folder)) == [(A, left, "sent 1970-01-01 00:00:01Z by ann"), *pending]
+
+
 def test_a_damaged_record_of_a_replay_is_reported(folder: Path) -> None:
     (folder / "_replay-1").write_bytes(b"{")
     with pytest.raises(PlaceError, match="_replay-1 cannot be read") as found:
