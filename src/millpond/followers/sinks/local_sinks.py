@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -20,6 +23,8 @@ from millpond.log.cursor import NOTHING_APPLIED, Cursor, cursor_at
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
 from millpond.model.endpoints import Sink
+
+_log = logging.getLogger("millpond.pond")
 
 _SHOWN_ROWS = 20
 
@@ -56,7 +61,10 @@ class NoopSink:
 
 
 class ConsoleSink(NoopSink):
-    """Prints the rows of each record as a small table, at least once; skips rows that were pruned."""
+    """Prints the rows of each record as a small table, at least once; skips rows that were pruned.
+
+    If the reader of standard output has ended, as `head` does, the sink goes on without printing.
+    """
 
     def __init__(
         self,
@@ -85,7 +93,13 @@ class ConsoleSink(NoopSink):
 
 def _print(text: str) -> None:
     # A process that is killed after the cursor was stored must not lose text of a buffered output.
-    print(text, end="", flush=True)
+    try:
+        print(text, end="", flush=True)
+    except BrokenPipeError:
+        # No later attempt can succeed, so this text and all that follows, also at the end of the process, goes nowhere.
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        _log.warning("Standard output was closed, so console sinks show no more rows.")
 
 
 def open_noop(context: SinkContext) -> NoopSink:

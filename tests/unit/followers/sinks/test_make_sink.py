@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,19 @@ def test_console_says_null_and_uses_standard_output(
 ) -> None:
     filled.feed(ConsoleSink("q", tmp_path, filled.rows))
     assert "NULL" in capsys.readouterr().out
+
+
+def test_console_goes_on_once_standard_output_was_closed(
+    filled: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    sink = ConsoleSink("q", tmp_path, filled.rows)
+    with open(write, "w", encoding="utf-8") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        filled.feed(sink)
+    assert sink.cursor().n == 3
+    assert caplog.messages == ["Standard output was closed, so console sinks show no more rows."]
 
 
 def test_memory_keeps_tables(filled: Any) -> None:
