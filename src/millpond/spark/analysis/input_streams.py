@@ -69,7 +69,7 @@ from millpond.spark.catalyst.private_names import (
 )
 from millpond.spark.catalyst.spark_expressions import check_rows, check_stable, tree_of
 from millpond.spark.sources.arrow_functions import MAPPED, batches_in
-from millpond.spark.sources.declared_paths import STREAMS, as_written, reader_of, rows_path
+from millpond.spark.sources.declared_paths import DECLARED, STREAMS, as_written, reader_of, rows_path
 from millpond.spark.sources.kafka import stand_in_path
 from millpond.spark.sources.keyed_tables import ALIVE, KeyedPartner, keyed_in, lookup_keys
 
@@ -135,7 +135,7 @@ def find_source(
     time = _event_time(catalyst, plan) if timed else None
     if kind_of(plan.leaf) in STREAMS and not any(step.makes_rows for step in plan.steps):
         known = next((stream for stream in streams if stream.name == relation), None)
-        stream = known or named_stream(stream_of(plan.leaf), streams)
+        stream = known or named_stream(plan.leaf, streams)
         if time is None or kind_of(time) == "AttributeReference" or stream.upstreams:
             return QueryInput(stream, {column.id: column.name for column in attributes_of(plan.leaf)})
     return _Deriver(catalyst, plan, streams, time).query_input()
@@ -168,16 +168,20 @@ def _options(source: Source) -> dict[str, str]:
     return {key.lower(): value for key, value in source.options}
 
 
-def named_stream(stream: Stream, streams: Sequence[Stream]) -> Stream:
-    """The stream in `streams` that equals this one, or else this stream with a name made from its digest.
+def named_stream(leaf: JavaObject, streams: Sequence[Stream]) -> Stream:
+    """The stream in `streams` that a streaming relation reads, or else a stream with a name made from its digest.
+
+    Of several streams with the same source, it is the one whose frame it is, otherwise the first.
 
     Raises:
         UnsupportedQuery: it is read from Kafka, and equals none of them.
     """
+    stream, name = stream_of(leaf), reader_of(leaf)[1].get(DECLARED)
     path = _options(stream.source).get("path", "") if stream.source else ""
     known = next((other for other in streams if other.upstreams and path == rows_path(other.name)), None)
     known = known or next((other for other in streams if path and path == stand_in_path(other)), None)
-    known = known or next((other for other in streams if same_source(other, stream)), None)
+    equal = [other for other in streams if same_source(other, stream)]
+    known = known or next((other for other in equal if other.name == name), None) or next(iter(equal), None)
     if known is not None:
         return known
     if stream.source is not None and stream.source.has_topics:
@@ -295,7 +299,7 @@ class _Deriver:
         first = path.joins[0][0] if path.joins else None
         if isinstance(first, MappedRows):
             return next(stream for stream in self._streams if stream.name == first.batches.stream)
-        return named_stream(stream_of(path.leaf), self._streams)
+        return named_stream(path.leaf, self._streams)
 
     def _extended(
         self, path: BranchPath, input_plan: InputPlan, partners: dict[int, JoinedRows], *, filtered: bool

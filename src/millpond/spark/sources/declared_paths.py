@@ -21,8 +21,11 @@ from millpond.model.endpoints import Sink, Source, source_kind
 from millpond.model.stream import Stream
 from millpond.spark.catalyst.private_names import JavaObject, kind_of, nodes_of, once, pairs
 
-WRITTEN, HOME = "millpond.written", "millpond.home"
-"""Reader options that store the relative path as written, and its base folder; Spark's sources do not use them."""
+WRITTEN, HOME, DECLARED = "millpond.written", "millpond.home", "millpond.stream"
+"""Reader options that store the relative path as written, its base folder, and the name of the declared stream.
+
+Spark's sources do not use them.
+"""
 
 STREAMS = ("StreamingRelation", "StreamingRelationV2")
 """Kinds of plan nodes that read streams."""
@@ -60,15 +63,16 @@ def at(path: str, home: str | os.PathLike[str]) -> str:
 
 
 def notes(stream: Stream, home: str | os.PathLike[str]) -> dict[str, str]:
-    """Options that store the relative path of a stream in its frame, if it has one."""
+    """Options that store the name of a stream in its frame, and its relative path, if it has one."""
     path = _path(dict(stream.source.options) if stream.source else {})
-    return {} if at(path, home) == path else {WRITTEN: path, HOME: os.fspath(home)}
+    relative = {} if at(path, home) == path else {WRITTEN: path, HOME: os.fspath(home)}
+    return {DECLARED: stream.name, **relative}
 
 
 def as_written(options: dict[str, str]) -> dict[str, str]:
     """The options of a reader with the path as it was written, and without the options of `notes`."""
     written = options.get(WRITTEN)
-    kept = {name: value for name, value in options.items() if name not in (WRITTEN, HOME)}
+    kept = {name: value for name, value in options.items() if name not in (WRITTEN, HOME, DECLARED)}
     return kept if written is None else {name: written if name.lower() == "path" else kept[name] for name in kept}
 
 
