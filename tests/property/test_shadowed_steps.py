@@ -32,6 +32,7 @@ from millpond.reconfigure import validate
 from millpond.reconfigure.changes import Promote, Shadow
 from millpond.reconfigure.shadow_report import Difference, ShadowComparison
 from millpond.reconfigure.validate import KnownPond
+from millpond.runtime.epoch import closed_until
 from millpond.testing.compare import assert_same_rows
 from millpond.testing.local_pond import read_section
 
@@ -99,6 +100,7 @@ class Shadowed:
         self.run = Run(folder, [old.query], instances, 16, others=old.streams)
         self._folder = folder
         self.comparison: ShadowComparison | None = None
+        self.begun_us = -EVER
 
     @property
     def pond(self) -> KnownPond:
@@ -106,16 +108,26 @@ class Shadowed:
 
     def shadow(self, new: Version) -> Shadow:
         change = validate.shadow(self.pond, new.query, new.streams)
-        n = self.run.pond.change(change)
-        self.comparison = ShadowComparison(
-            "mine", "mine@shadow", lambda _n, receipt, section: read_section(self._folder, receipt, section), n
-        )
-        self.run.pond.follow(self.comparison)
+        self.run.pond.change(change)
+        self.compare()
         return change
+
+    def compare(self) -> None:
+        """Compare from now on, as a pond does when it is opened again."""
+        manifest, queries = self.run.pond.manifest, self.run.pond.spec.all_queries
+        both = [query for query in queries if query.name in ("mine", "mine@shadow")]
+        self.begun_us = max(-EVER if (time := closed_until(one, manifest)) is None else time for one in both)
+        self.comparison = ShadowComparison(
+            "mine", "mine@shadow", lambda _n, receipt, section: read_section(self._folder, receipt, section),
+            manifest.n, manifest,
+        )  # fmt: skip
+        self.run.pond.follow(self.comparison)
 
     def promote(self, *, back: bool = False) -> Promote:
         change = (validate.rollback if back else validate.promote)(self.pond, "mine")
         self.run.pond.change(change)
+        if isinstance(change.since_us, int):  # both emit the rows of windows from then on
+            self.begun_us = -EVER
         return change
 
     def difference(self) -> Difference:
@@ -158,6 +170,7 @@ def test_windows_and_differences_are_those_of_both_versions_alone(seed: int, tmp
     alone = {each: each.rows(epochs, drained=True) for each in (old, new)}
     pond = Shadowed(tmp_path, old, 1 + seed % 3)
     shadowed, *exchanged = sorted(dice.sample(range(1, 22), 3))
+    reopened = dice.sample(range(shadowed, 23), 1)
     front, behind, begins, since = [old], new, [-EVER], -EVER
     for number, rows in enumerate([*epochs, None]):
         if rows is None:
@@ -168,7 +181,9 @@ def test_windows_and_differences_are_those_of_both_versions_alone(seed: int, tmp
             found = pond.difference()
             closed = -EVER if found.closed_us is None else found.closed_us
             both = [
-                counted(row for row in alone[each] if since <= row["start"] and row["end"] <= closed)
+                counted(
+                    row for row in alone[each] if since <= row["start"] and pond.begun_us < row["end"] <= closed
+                )
                 for each in (front[-1], behind)
             ]  # fmt: skip
             assert counted(parsed(found.only_query)) == both[0] - both[1]
@@ -183,6 +198,8 @@ def test_windows_and_differences_are_those_of_both_versions_alone(seed: int, tmp
             begins.append(change.since_us if isinstance(change.since_us, int) else -EVER)
         if number in (shadowed, *exchanged) and isinstance(change.since_us, int):
             since = change.since_us
+        if number in reopened:
+            pond.compare()
     answers = pond.run.answers()
     assert not answers.quarantined
     wanted = [
@@ -196,6 +213,26 @@ def test_windows_and_differences_are_those_of_both_versions_alone(seed: int, tmp
         pond.run.pond.change(ended)
     left = {step.name for stream in pond.pond.spec.streams for step in stream.steps}
     assert left == {step.name for step in old.steps}, "the inner queries of the other version are gone"
+
+
+@pytest.mark.parametrize("reopened", range(3, 22, 2))
+def test_equal_versions_with_other_delays_differ_in_no_window_after_a_restart(tmp_path: Path, reopened: int) -> None:
+    slow = replace(STEP, delay_us=25 * SECOND)
+    steps = [replace(step, name=step_name(step, "w.time")) for step in (replace(STEP), slow)]
+    old, new = (Version((step,), replace(LAST, stream=step.name)) for step in steps)
+    pond = Shadowed(tmp_path, old, 1)
+    empty = dict.fromkeys(field.name for field in STREAM.columns)
+    times = [range(epoch * 4, epoch * 4 + 4) for epoch in range(30)]
+    for number, seconds in enumerate(times):
+        pond.run.epoch(dealt(0)([empty | {"ts": time * SECOND, "v": 5, "k": "a"} for time in seconds]))
+        if number == 1:
+            pond.shadow(new)
+        if number == reopened:
+            pond.compare()
+    found = pond.difference()
+    assert (found.only_query, found.only_shadow) == ([], [])
+    assert found.first is not None and found.closed_us is not None
+    assert found.same == (found.closed_us + SECOND - found.first.start_us) // (20 * SECOND)
 
 
 def test_a_shadow_of_another_source_or_of_counted_windows_is_refused(tmp_path: Path) -> None:

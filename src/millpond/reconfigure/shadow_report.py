@@ -27,10 +27,9 @@ from millpond.model.windows import RUNNING, Session, Sliced, Sliding
 from millpond.plan.options.first_complete_window import FirstWindow, first_window
 from millpond.plan.upstream.rows_as_stream import bounds_of
 from millpond.reconfigure.changes import Promote, change_of
-from millpond.runtime.epoch import closed_until, watermarks
+from millpond.runtime.epoch import closed_until
 from millpond.runtime.packets.row_batches import row_column
 from millpond.runtime.rows.shadow_diff import NET, sum_net
-from millpond.runtime.task.task_values import Watermark
 
 _FEW, _PARTS = 1 << 20, 64
 """Up to this many rows, from up to this many records, are summed among themselves only, not with all others."""
@@ -91,19 +90,20 @@ class ShadowComparison(ProcessFollower):
         super().__init__(f"compare:{query}", since)
         self._query, self._shadow = query, shadow
         self._rows = RowsReader(read, "differing")
-        self._begin(since, Manifest() if manifest is None else manifest)
+        manifest = Manifest() if manifest is None else manifest
+        self._begin(since, manifest, manifest)
 
-    def _begin(self, n: int, manifest: Manifest) -> None:
-        """Compare from record `n` on, at which the log is at `manifest`."""
-        self._since, self._manifest, self._begun = n, manifest, watermarks(manifest)
+    def _begin(self, n: int, manifest: Manifest, closed: Manifest) -> None:
+        """Compare from record `n` on, at which the log is at `manifest`, but no window that was closed at `closed`."""
+        self._since, self._manifest, self._begun, self._closed = n, manifest, manifest, closed
         self._compared = 0
         self._differing = [_NONE]
 
     def _take(self, record: Entry, manifest: Manifest) -> None:
         change = change_of(record.record.change) if isinstance(record.record, ChangeRecord) else None
         if isinstance(change, Promote) and change.name == self._query:
-            if isinstance(change.since_us, int):  # neither of both emits the rows of earlier windows any more
-                self._begin(record.n, manifest)
+            if isinstance(change.since_us, int):  # from this window on, both emit their rows afterwards
+                self._begin(record.n, manifest, Manifest())
             else:
                 self._swap()
         self._manifest = manifest
@@ -167,28 +167,34 @@ class ShadowComparison(ProcessFollower):
         manifest = self._manifest  # rows of later records are left out below, as their windows end later
         closed = [time for query in both if (time := closed_until(query, manifest)) is not None]
         closed_us = min(closed) if len(closed) == len(both) else None
-        found = self.difference(_keys(both), partial(_closed_rows, both=both, closed_us=closed_us))
+        begun = (closed_until(query, self._closed) for query in both)
+        begun_us = max((time for time in begun if time is not None), default=-FARTHEST_US)
+        found = self.difference(_keys(both), partial(_closed_rows, both=both, begun_us=begun_us, closed_us=closed_us))
         windows = [window for query in both if (window := self._first_window(query, spec)) is not None]
         return found._replace(first=max(windows) if len(windows) == len(both) else None, closed_us=closed_us)
 
     def _first_window(self, query: AnyQuery, spec: PondSpec) -> FirstWindow | None:
         if not isinstance(query, Query):
             return None
-        from_us, closed_us = spec.since.get(query.name), self._begun.get(query.stream, Watermark()).at(query.delay_us)
+        from_us, closed_us = spec.since.get(query.name), closed_until(query, self._begun)
         if from_us is None and closed_us is not None and query.window != RUNNING and isinstance(query.window, Sliced):
             from_us = query.window.first_open(closed_us)
         return first_window(query, from_us, closed_us, spec.streams)
 
 
-def _closed_rows(rows: pa.Table, both: Sequence[AnyQuery], closed_us: int | None) -> Mask:
-    """Which differing rows are of windows that end by `closed_us`; all rows if some do not show their window."""
+def _closed_rows(rows: pa.Table, both: Sequence[AnyQuery], begun_us: int, closed_us: int | None) -> Mask:
+    """Which differing rows are of windows that end after `begun_us` and by `closed_us`; all if some show no window.
+
+    Windows that one version had closed when the comparison began end by `begun_us`. The other one may still emit them.
+    """
     chosen = np.ones(len(rows), bool)
     net = rows[NET].to_numpy()
     for query, of_query in zip(both, (net > 0, net < 0), strict=True):
         ends = _ends_of(query, rows)
         if ends is None:
             return np.ones(len(rows), bool)
-        chosen &= ~of_query | (ends <= (closed_us if closed_us is not None else -FARTHEST_US))
+        last_us = closed_us if closed_us is not None else -FARTHEST_US
+        chosen &= ~of_query | ((begun_us < ends) & (ends <= last_us))
     return chosen
 
 
