@@ -1,10 +1,11 @@
-"""Relative paths start in the folder that was current when they were declared."""
+"""Frames of declared streams: their name, and relative paths from the folder that was current at the declaration."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,35 @@ def test_a_frame_of_sparks_with_a_relative_path_that_means_another_folder(
             TBLPROPERTIES ('dead.path' = 'ofs://b/dead')"""
         with pytest.raises(PlaceError, match="The folder of dead letters of k cannot be at ofs://"):
             pond.load(letters)
+
+
+def test_a_frame_reads_the_stream_that_it_names(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    far = (datetime.now(timezone.utc) + timedelta(days=3)).isoformat()
+    lines = [{"k": "a", "ts": "2026-01-01T00:00:00Z"}, {"k": "far", "ts": far}]
+    (tmp_path / "in" / "a.json").write_text("\n".join(map(json.dumps, lines)))
+    table = (
+        "CREATE TABLE {} (k STRING, ts TIMESTAMP) USING json OPTIONS (path '{}') TBLPROPERTIES ('max_ahead' = '{}');"
+    )
+    twins = {"strict": "1 hour", "loose": "none"}
+    with Pond(spark, tmp_path / "pond", instances=1) as pond:
+        tables = (table.format(name, tmp_path / "in", ahead) for name, ahead in twins.items())
+        pond.load("\n".join([*tables, "CREATE TEMPORARY VIEW seen AS SELECT k, ts FROM STREAM loose;"]))
+        own = spark.readStream.format("json").schema("k STRING, ts TIMESTAMP").load(str(tmp_path / "in"))
+        frames = {"strict": pond.stream("strict"), "loose": pond.stream("loose"), "own": own}
+        made = {}
+        for name, frame in frames.items():
+            counts = frame.withWatermark("ts", "1 second").groupBy(F.window("ts", "1 hour"), "k").count()
+            made[f"by_{name}"] = pond.add(f"by_{name}", counts)
+        made["by_view"] = pond.add(
+            "by_view", "SELECT window(ts, '1 hour') AS w, k, count(*) AS n FROM STREAM seen "
+            "WATERMARK ts DELAY OF INTERVAL 1 SECOND GROUP BY ALL",
+        )  # fmt: skip
+        named = {name: query.streams for name, query in made.items()}
+        assert named == {"by_strict": ("strict",), "by_loose": ("loose",), "by_own": ("strict",), "by_view": ("loose",)}
+        assert {stream.name: stream.source for stream in pond.streams}["loose"] == Source(
+            "json", (("path", str(tmp_path / "in")),)
+        ), "the name is no part of the source"
+        pond.run(drain=True)
+        keys = {name: sorted(row["k"] for row in pond.table(name).to_pylist()) for name in made}
+    assert keys == {"by_strict": ["a"], "by_loose": ["a", "far"], "by_own": ["a"], "by_view": ["a", "far"]}

@@ -207,24 +207,3 @@ def test_rows_that_are_appended_to_a_table_of_iceberg_are_read_once(spark: Spark
         publish()
         with pytest.raises(InputError, match="deletes or changes rows"):
             pond.run(once=True)
-
-
-@pytest.mark.parametrize("path", ["{folder}/in", "in"])
-def test_a_frame_of_a_declared_stream_reads_this_one_of_two_with_the_same_source(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.json").write_text(
-        '{"c": "a", "ts": "2026-01-01T00:00:00Z"}\n{"c": "ahead", "ts": "9000-01-01T00:00:00Z"}\n'
-    )
-    table = "CREATE TABLE {} (c STRING, ts TIMESTAMP) USING json OPTIONS (path '{}') TBLPROPERTIES ('max_ahead' = '{}')"
-    with Pond(spark, tmp_path / "pond") as pond:
-        for name, ahead in ("strict", "1 hour"), ("loose", "none"):
-            pond.load(table.format(name, path.format(folder=tmp_path), ahead))
-        for name in "strict", "loose":
-            pond.add(f"of_{name}", pond.stream(name).select("c"))
-        pond.add("both", pond.stream("loose").unionByName(pond.stream("strict")).select("c"))
-        assert [query.streams for query in pond.queries][:2] == [("strict",), ("loose",)]
-        united = next(one for one in pond.streams if one.derived is not None)
-        assert united.derived is not None and united.derived.reads == ("loose", "strict")

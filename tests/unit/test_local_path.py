@@ -108,7 +108,7 @@ def test_a_relative_path_begins_where_it_was_declared() -> None:
     )
     assert located(absolute, "/elsewhere") == absolute
     assert as_written({"path": "/home/in/*"} | notes(written, "/home")) == {"path": "in/*"}
-    assert notes(absolute, "/home") == {} and at("s3a://b/in", "/home") == "s3a://b/in"
+    assert notes(absolute, "/home") == {"millpond.stream": absolute.name} and at("s3a://b/in", "/home") == "s3a://b/in"
     kafka = Stream("k", (), Source("kafka", (("schema", "a.proto"), ("subscribe", "t"))))
     assert located(kafka, "/home").source == Source("kafka", (("schema", "/home/a.proto"), ("subscribe", "t")))
 
