@@ -61,6 +61,9 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
     sys.dont_write_bytecode = False
 
 
+_shared: list[SparkSession] = []
+"""The session of the fixture `spark`, once a test has begun to use it."""
+
 _SERVICES = {
     "redis_installed", "kafka_installed", "postgres_installed", "hdfs_installed", "s3_server", "strict_s3_installed",
 }  # fmt: skip
@@ -72,8 +75,20 @@ def spark() -> Iterator[SparkSession]:
     """One session with two cores; queries that a test leaves running are stopped by that test."""
     # Plans and tables of many tests are collected late: in 1 GB the whole heap is collected every few seconds.
     session = spark_session("local[2]", app_name="millpond-tests", driver_memory="2g", mllib=False)
+    _shared.append(session)
     yield session
+    _shared.remove(session)
     session.stop()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _views() -> Iterator[None]:
+    """Temporary views of the shared session end with the module that made them, as later modules use their names."""
+    yield
+    for session in _shared:
+        left = session._jsparkSession.sessionState().catalog().listLocalTempViews("*")
+        for place in range(left.size()):
+            session.catalog.dropTempView(left.apply(place).table())
 
 
 @pytest.fixture(autouse=True)

@@ -403,7 +403,7 @@ def test_dead_letters_are_shown_and_sent_again_once(page: Page, served: Served) 
     page.get_by_role("button", name="Replay the record has no value").click()
     expect(page.get_by_role("dialog").last).to_contain_text("sends 1 dead letter again")
     page.get_by_role("button", name="Cancel").last.click()
-    page.get_by_role("textbox", name="Reason").fill("")
+    go(page, served, "dead-letters", "Dead letters")  # a closing dialog moves the focus, so a text may stay uncleared
     page.get_by_role("button", name="Replay taps").click()
     expect(page.get_by_role("dialog").last).to_contain_text("sends 2 dead letters again")
     assert len(served.kafka.read(TOPIC)) == 2, "an estimate sends nothing"
