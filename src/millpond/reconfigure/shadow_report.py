@@ -187,13 +187,12 @@ def _closed_rows(rows: pa.Table, both: Sequence[AnyQuery], begun_us: int, closed
 
     Windows that one version had closed when the comparison began end by `begun_us`. The other one may still emit them.
     """
-    chosen = np.ones(len(rows), bool)
+    chosen, last_us = np.ones(len(rows), bool), -FARTHEST_US if closed_us is None else closed_us
     net = rows[NET].to_numpy()
     for query, of_query in zip(both, (net > 0, net < 0), strict=True):
         ends = _ends_of(query, rows)
         if ends is None:
             return np.ones(len(rows), bool)
-        last_us = closed_us if closed_us is not None else -FARTHEST_US
         chosen &= ~of_query | ((begun_us < ends) & (ends <= last_us))
     return chosen
 

@@ -2,7 +2,7 @@
 
 A replay writes one file after its last transaction. If it ends before, the next replay to the same target learns from
 Kafka what was sent, and records that. If the last file of a span has other letters than those that were sent, the span
-counts no more: the pond has lost their record. If it was removed, the span still counts, as it does for a replay.
+no longer counts: the pond has lost their record. If it was removed, the span still counts, as it does for a replay.
 """
 
 from __future__ import annotations

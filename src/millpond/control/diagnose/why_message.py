@@ -46,7 +46,7 @@ class WindowShown(msgspec.Struct, frozen=True):
 
 
 class WhyShown(msgspec.Struct, frozen=True):
-    """Why a query emits no rows, or no more: the causes and the facts they follow from, as of the newest `record`.
+    """Why a query emits no rows, or no longer does: its causes and their facts, as of the newest `record`.
 
     `text`: the report of `millpond why`. `causes`: the main cause first. `computes`: the query in a few words. `sink`:
     the format of its sink. `counts`: of the newest `epochs`; `reaches_start`: there are no earlier ones.
